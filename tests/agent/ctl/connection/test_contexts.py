@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner
 from penstock.agent.ctl.connection.contexts import (
     DEFAULT_ADDRESS,
+    ClientTls,
     Contexts,
     Endpoint,
     ShapeError,
@@ -21,7 +22,6 @@ from penstock.agent.ctl.connection.contexts import (
     read_contexts,
     write_contexts,
 )
-from penstock.agent.ctl.connection.tls import ClientTls
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.main import cli
 

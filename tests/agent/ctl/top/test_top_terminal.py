@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.ctl.connection.client import Client
-from penstock.agent.ctl.connection.tls import ClientTls
+from penstock.agent.ctl.connection.contexts import ClientTls
 from penstock.agent.ctl.top import command
 from penstock.agent.ctl.top.command import Poller, poll_agent
 from penstock.agent.ctl.top.view import AgentState

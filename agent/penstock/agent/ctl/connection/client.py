@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.answers import path_of, read_answer
-from penstock.agent.ctl.connection.contexts import check_address
-from penstock.agent.ctl.connection.tls import ClientTls
+from penstock.agent.ctl.connection.contexts import ClientTls, check_address
 from penstock.agent.ctl.errors import (
     FailedError,
     RefusedError,
