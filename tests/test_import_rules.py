@@ -159,7 +159,7 @@ _DIRECTORIES = {"penstock.rules": "proto"}
 OPEN = frozenset(
     {
         "penstock.agent", "penstock.agent.admin", "penstock.agent.ctl", "penstock.agent.ctl.connection",
-        "penstock.agent.ctl.printing", "penstock.agent.policy", "penstock.agent.traces", "penstock.agent.views",
+        "penstock.agent.policy", "penstock.agent.traces", "penstock.agent.views",
         "penstock.instrumentation", "penstock.instrumentation.vllm", "penstock.instrumentation.vllm.kv",
         "penstock.instrumentation.vllm.zmq_ec",
     }

@@ -197,8 +197,8 @@ INPUTS = (
         f"{page.MAX_QUESTIONS} questions at a time",
         "the tab is told; who does not read is cut off",
         (
-            "tests/agent/page/test_stream.py::test_too_many_tabs_are_told",
-            "tests/agent/page/test_stream.py::test_nobody_waits_for_a_tab_that_does_not_read",
+            "tests/agent/page/live/test_stream.py::test_too_many_tabs_are_told",
+            "tests/agent/page/live/test_stream.py::test_nobody_waits_for_a_tab_that_does_not_read",
         ),
     ),
     Input(
@@ -222,7 +222,7 @@ INPUTS = (
         "refused with a sentence; more is not read",
         (
             "tests/agent/page/test_access.py::test_a_body_that_is_too_large_is_not_read",
-            "tests/agent/page/test_writes.py::test_a_manifest_that_takes_long_is_refused",
+            "tests/agent/page/details/test_writes.py::test_a_manifest_that_takes_long_is_refused",
         ),
     ),
     Input(

@@ -17,7 +17,7 @@ from penstock.agent.admin.lookups.known_peers import PeerSources, clock_offsets,
 from penstock.agent.admin.lookups.peers import listed_peers
 from penstock.agent.admin.lookups.requests import deferred_requests
 from penstock.agent.admin.lookups.targets import selection_of
-from penstock.agent.ctl.printing import output
+from penstock.agent.ctl import output
 from penstock.agent.ctl.top.view import AgentState as TopSample
 from penstock.agent.ctl.top.view import History
 from penstock.agent.errors import NotFoundError
@@ -35,8 +35,7 @@ from penstock.agent.views.engines import engine_description, engine_rows
 from penstock.agent.views.events import event_rows
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.peers import peer_rows
-from penstock.agent.views.requests import request_rows
-from penstock.agent.views.span_tree import tree_lines
+from penstock.agent.views.requests import request_rows, tree_lines
 from penstock.agent.views.tables import table as aligned_table
 from penstock.agent.views.text import printable
 from penstock.proto.v1 import admin_pb2 as admin

@@ -47,7 +47,7 @@ RECIPE = Recipe(
             _VIEW,
             "_WORDS: dict[str, Callable[[Any], str]] = {\n",
             before="def _prefix_cache_reset(body: events.PrefixCacheReset) -> str:\n"
-            "    return f\"{words.count(body.blocks, 'cached block')} emptied\"\n\n\n",
+            "    return f\"{text.count(body.blocks, 'cached block')} emptied\"\n\n\n",
         ),
     ),
     make=("proto", "schema"),

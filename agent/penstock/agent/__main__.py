@@ -32,12 +32,12 @@ def agentctl() -> NoReturn:
 
 def kubectl_penstock() -> NoReturn:
     """Run ``kubectl penstock``."""
-    _run("kubectl penstock", "penstock.agent.ctl.kubectl")
+    _run("kubectl penstock", "penstock.agent.ctl.main", "kubectl_plugin")
 
 
 def kubectl_complete_penstock() -> NoReturn:
     """Print completions of ``kubectl penstock``; kubectl runs this."""
-    _run("kubectl penstock", "penstock.agent.ctl.kubectl", "complete")
+    _run("kubectl penstock", "penstock.agent.ctl.main", "kubectl_complete")
 
 
 def _run(program: str, module: str, entry: str = "main") -> NoReturn:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 from click.testing import CliRunner
-from penstock.agent.ctl.command_hints import note_program
+from penstock.agent.ctl.errors import note_program
 from penstock.agent.ctl.main import cli
 from penstock.agent.views.command_lines import COMMANDS, hinted
 

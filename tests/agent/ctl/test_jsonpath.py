@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.ctl.printing.jsonpath import fill_template, parse_template
+from penstock.agent.ctl.jsonpath import fill_template, parse_template
 
 _DOCUMENT: dict[str, Any] = {
     "items": [

@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 from penstock.agent.ctl import json_schema
 from penstock.agent.ctl.command_schemas import COMMANDS
 from penstock.agent.ctl.main import cli
-from penstock.agent.ctl.printing.output import dump
+from penstock.agent.ctl.output import dump
 from penstock.agent.model import EngineKey
 from penstock.agent.stalls import Stall, StallKind
 from penstock.agent.views.json_values import MOST, as_json_values, moment
@@ -278,7 +278,7 @@ def test_nothing_is_printed_another_way() -> None:
         path.name for path in here.rglob("*.py") if re.search(r"\b(echo|secho|print)\(", path.read_text())
     }
     styles = {path.name for path in here.rglob("*.py") if "click.style" in path.read_text()}
-    assert (prints, styles) == ({"console.py", "output.py", "lazy_group.py", "completion.py"}, set())
+    assert (prints, styles) == ({"printing.py", "output.py", "lazy_group.py", "program.py"}, set())
 
 
 def _read(text: str, output: str) -> Iterator[Any]:

@@ -49,7 +49,7 @@ def test_the_right_cause_comes_first(incident: Incident) -> None:
 def test_it_does_not_depend_on_the_day(incident: Incident, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of the bundle is the present: years later the same is said."""
     before = _diagnosis(incident)
-    monkeypatch.setattr("penstock.agent.ctl.clock.time.time", lambda: 4e9)
+    monkeypatch.setattr("penstock.agent.ctl.moments.time.time", lambda: 4e9)
     assert _diagnosis(incident) == before
 
 

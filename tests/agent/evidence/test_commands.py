@@ -248,7 +248,7 @@ def test_ages_are_those_of_its_time(taken: _Taken, monkeypatch: pytest.MonkeyPat
     """A week later the tables say what they said then."""
     then = taken.live("get events").stdout
     later = time.time() + 7 * 86_400
-    monkeypatch.setattr("penstock.agent.ctl.clock.time.time", lambda: later)
+    monkeypatch.setattr("penstock.agent.ctl.moments.time.time", lambda: later)
     result = taken.bundled("get events")
     assert "7d ago" in result.stderr
     assert _steady_text(result.stdout) == _steady_text(then)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 
 from penstock.agent.ctl.connection.client import Client
-from penstock.agent.ctl.connection.tls import ClientTls
+from penstock.agent.ctl.connection.contexts import ClientTls
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ROLE_DECODE, ROLE_PREFILL, Role
 from penstock.proto.v1.snapshot_pb2 import EngineFacts, Snapshot

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from penstock.agent.ctl.commands.inspect.events import follow
 from penstock.agent.ctl.connection.client import Client
-from penstock.agent.ctl.connection.tls import ClientTls
+from penstock.agent.ctl.connection.contexts import ClientTls
 from penstock.agent.relay.merged_streams import MAX_WATCHES
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 from penstock.agent.ctl.connection.client import Client
-from penstock.agent.ctl.connection.tls import ClientTls
+from penstock.agent.ctl.connection.contexts import ClientTls
 from penstock.agent.ctl.errors import UnreachableError
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub

@@ -1,9 +1,8 @@
-"""``get pairs`` and what ``doctor`` says of pairs."""
+"""``get pairs``."""
 
 from __future__ import annotations
 
-from penstock.agent.views.checks import NOTE, OK, check_pairs
-from penstock.agent.views.pairs import pairs, speed, why
+from penstock.agent.views.peers import pair_reason, pair_rows, speed_words
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
 
@@ -31,26 +30,12 @@ def test_a_row_says_what_differs() -> None:
         speed={"bytes_per_second": 5e8, "count": 9, "usual_bytes_per_second": 49e9, "usual_count": 99, "usual_ratio": 0.01},
         transport="UCX tls=tcp (VRAM)",
     )  # fmt: skip
-    table = pairs([item, pair(peer={"address": "p:1"})])
+    table = pair_rows([item, pair(peer={"address": "p:1"})])
     row = dict(zip(table.headers, table.rows[0], strict=True))
     assert (row["ENGINE"], row["PEER"], row["COMPATIBLE"]) == ("d/0", "p/0", "yes")
     assert (row["GEOMETRY"], row["WEIGHTS"], row["USUAL"]) == ("TP1 ≠ TP2", "same", "49 GB/s (1%)")
     assert "500 MB/s" in row["BYTES/S"]
     assert row["WHY"] == "they have shaken hands; block_size 16≠32"
     assert dict(zip(table.headers, table.rows[1], strict=True))["BYTES/S"] == "-"
-    assert why(pair()) == "they have shaken hands"
-    assert [speed(value) for value in (12.0, 3.8e5, 1.2e12)] == ["12 B/s", "380 kB/s", "1.2e+03 GB/s"]
-
-
-def test_findings() -> None:
-    """How many are compatible, and a mix of roll-outs; what is wrong with pairs is the diagnosis' to say."""
-    assert list(check_pairs([])) == []
-    assert [(each.level, each.what) for each in check_pairs([pair()])] == [
-        (OK, "1 of 1 pair known to be compatible")
-    ]
-    bad = pair(compatible=admin.PAIR_COMPATIBILITY_NO, reason="dtype a≠b")
-    other = pair(weights=admin.PAIR_WEIGHTS_DIFFER)
-    mixed = pair(differences=[{"fact": "revision"}], revision="6", peer_revision="5")
-    found = list(check_pairs([bad, other, mixed]))
-    assert [each.level for each in found] == [OK, NOTE]
-    assert found[1].what == "1 pair of 3 mix roll-outs: 5, 6"
+    assert pair_reason(pair()) == "they have shaken hands"
+    assert [speed_words(value) for value in (12.0, 3.8e5, 1.2e12)] == ["12 B/s", "380 kB/s", "1.2e+03 GB/s"]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
-from penstock.agent.views import text as words
+from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
-from penstock.agent.views.span_tree import tree_lines
+from penstock.agent.views.requests import tree_lines
 from penstock.agent.views.tables import table
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ROLE_DECODE, EngineKey, PolicySource
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("seconds", "said"),
     [
         (0, "0s"),
         (119, "119s"),
@@ -25,13 +25,13 @@ from penstock.proto.v1.common_pb2 import ROLE_DECODE, EngineKey, PolicySource
         (-3, "0s"),
     ],
 )
-def test_ages(seconds: float, text: str) -> None:
+def test_ages(seconds: float, said: str) -> None:
     """Ages have kubectl's form."""
-    assert words.age(seconds) == text
+    assert text.age(seconds) == said
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("seconds", "said"),
     [
         (0, "0"),
         (2e-6, "2.0µs"),
@@ -42,16 +42,16 @@ def test_ages(seconds: float, text: str) -> None:
         (600, "10m"),
     ],
 )
-def test_spans_of_time(seconds: float, text: str) -> None:
+def test_spans_of_time(seconds: float, said: str) -> None:
     """Durations have two significant digits."""
-    assert words.span_of_time(seconds) == text
+    assert text.span_of_time(seconds) == said
 
 
 def test_moments() -> None:
     """Past, future and unset timestamps."""
-    assert words.ago(1_000_000_000_000, 1012.0) == "12s ago"
-    assert words.ago(1_000_000_000_000, 700.0) == "in 5m"
-    assert words.ago(0, 700.0) == words.ago_of(Timestamp(), 700.0) == "-"
+    assert text.ago(1_000_000_000_000, 1012.0) == "12s ago"
+    assert text.ago(1_000_000_000_000, 700.0) == "in 5m"
+    assert text.ago(0, 700.0) == text.ago_of(Timestamp(), 700.0) == "-"
 
 
 @pytest.mark.parametrize(
@@ -85,23 +85,23 @@ def test_moments() -> None:
 )
 def test_names_of_policies(sources: tuple[PolicySource, ...], hash_: str, whole: str, short: str) -> None:
     """Policies have name, generation and author; unknown ones their hash."""
-    assert words.policies(sources, hash_) == whole
-    assert words.short_policies(sources, hash_) == short
+    assert text.policies(sources, hash_) == whole
+    assert text.short_policies(sources, hash_) == short
 
 
 def test_texts() -> None:
     """An engine has the server only if it is named; a long line is cut with an ellipsis."""
-    assert words.engine(EngineKey(server="decode", engine="1")) == "decode/1"
-    assert words.engine(EngineKey(engine="1")) == "1"
-    assert words.engine(EngineKey()) == "-"
-    assert words.one_line("a\n  b", 10) == "a b"
-    assert words.one_line("x" * 20, 10) == "x" * 9 + "…"
+    assert text.engine(EngineKey(server="decode", engine="1")) == "decode/1"
+    assert text.engine(EngineKey(engine="1")) == "1"
+    assert text.engine(EngineKey()) == "-"
+    assert text.one_line("a\n  b", 10) == "a b"
+    assert text.one_line("x" * 20, 10) == "x" * 9 + "…"
 
 
 def test_colours_are_no_width() -> None:
     """Columns are aligned by visible width; lines have no trailing spaces."""
     assert (
-        table(("A", "B"), [(words.style("xx", "red"), "1"), ("yyyy", "")])
+        table(("A", "B"), [(text.style("xx", "red"), "1"), ("yyyy", "")])
         == "A      B\n\x1b[31mxx\x1b[0m     1\nyyyy"
     )
 
@@ -147,7 +147,7 @@ def test_a_trace_is_a_tree() -> None:
             _span("circle", "e", "e", 9_500_000),
         ],
     )
-    assert list(map(words.printable, tree_lines(trace))) == [
+    assert list(map(text.printable, tree_lines(trace))) == [
         "trace t1",
         "├─ \x1b[1mpenstock.request\x1b[0m  [vllm-decode 0]  +0  1.0ms  outcome=failed",
         "│  ├─ \x1b[1mearly\x1b[0m  [vllm-decode 0]  +2.0ms  1.0ms",
@@ -159,7 +159,7 @@ def test_a_trace_is_a_tree() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("said", "shown"),
     [
         ("cmpl-1 ümläut 日本", "cmpl-1 ümläut 日本"),
         ("a\x1b[2Jb\x1b]0;t\x07", r"a\x1b[2Jb\x1b]0;t\x07"),
@@ -168,10 +168,10 @@ def test_a_trace_is_a_tree() -> None:
         ("\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"),
         ("zero\u200bwidth\u00ad\ufeff", r"zero\u200bwidth\xad\ufeff"),
         ("\U000e0041", r"\U000e0041"),
-        (words.style("x\x1b[8m", "red"), "\x1b[31mx\\x1b[8m\x1b[0m"),
+        (text.style("x\x1b[8m", "red"), "\x1b[31mx\\x1b[8m\x1b[0m"),
     ],
 )
-def test_what_a_client_chose_cannot_move_the_cursor(text: str, shown: str) -> None:
+def test_what_a_client_chose_cannot_move_the_cursor(said: str, shown: str) -> None:
     """Escape codes of clients are escaped; only agentctl's own colours remain."""
-    assert words.printable(text) == shown
-    assert table(("ID",), [(text,)]).splitlines()[1:] == [shown]
+    assert text.printable(said) == shown
+    assert table(("ID",), [(said,)]).splitlines()[1:] == [shown]

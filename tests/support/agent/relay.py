@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from click.testing import CliRunner
 from penstock.agent.ctl.connection.client import ANSWER_DEADLINE, Client
-from penstock.agent.ctl.connection.tls import ClientTls
+from penstock.agent.ctl.connection.contexts import ClientTls
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.main import cli
 from penstock.proto.v1 import admin_pb2 as admin

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.connection.client import Client
-from penstock.agent.ctl.connection.tls import ClientTls
+from penstock.agent.ctl.connection.contexts import ClientTls
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
     CHANNEL_KV,

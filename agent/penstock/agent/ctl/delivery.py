@@ -8,12 +8,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.command_hints import hinted_here
-from penstock.agent.ctl.errors import FailedError
+from penstock.agent.ctl.errors import FailedError, hinted_here
 from penstock.agent.ctl.options import duration_message
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.output import say_document, say_table
-from penstock.agent.views import text as words
+from penstock.agent.ctl.output import say_document, say_table
+from penstock.agent.ctl.printing import say
+from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.orders import selector_words
 from penstock.proto.v1 import admin_pb2 as admin
@@ -169,7 +168,7 @@ def show_change(response: admin.ApplyPolicyResponse, *, dry_run: bool) -> None:
 def show_warnings(response: admin.ApplyPolicyResponse) -> None:
     """Print the warnings of a change."""
     for warning in response.warnings:
-        say(words.style(f"warning: {warning}", "yellow"), err=True)
+        say(text.style(f"warning: {warning}", "yellow"), err=True)
 
 
 def show_shares(response: admin.ApplyPolicyResponse) -> None:
@@ -182,7 +181,7 @@ def show_fields(response: admin.ApplyPolicyResponse) -> None:
     """Print the field changes in each engine."""
     rows = [
         (
-            words.engine(engine.key),
+            text.engine(engine.key),
             field.field,
             _given(field.old_value, field.old_policy),
             _given(field.new_value, field.new_policy),
@@ -194,7 +193,7 @@ def show_fields(response: admin.ApplyPolicyResponse) -> None:
         say_table(("ENGINE", "FIELD", "FROM", "TO"), rows)
     elif response.engines:
         # A relay does not merge policies; each agent does.
-        say(f"matched engines: {', '.join(words.engine(engine.key) for engine in response.engines)}")
+        say(f"matched engines: {', '.join(text.engine(engine.key) for engine in response.engines)}")
     else:
         say("no known engine would change")
 
@@ -220,14 +219,14 @@ def follow_delivery(
     try:
         for last in rollouts:
             for engine in last.engines:
-                name, line = words.engine(engine.key), _line(engine, done)
+                name, line = text.engine(engine.key), _line(engine, done)
                 if shown.get(name) != line:
                     shown[name] = line
                     if not quiet:
                         say(f"engine {name} {line}")
     except KeyboardInterrupt:
-        text = f"no longer waiting for {what}; the change stays. 'agentctl get engines' shows the progress"
-        say(hinted_here(text, click.get_current_context(silent=True)), err=True)
+        said = f"no longer waiting for {what}; the change stays. 'agentctl get engines' shows the progress"
+        say(hinted_here(said, click.get_current_context(silent=True)), err=True)
         raise
     if not quiet and not last.engines:
         say("no known engine is selected")
@@ -258,21 +257,21 @@ def _given(value: str, policy: str) -> str:
 
 def _line(engine: admin.EngineRollout, done: str) -> str:
     if engine.state == "acknowledged":
-        took = words.span_of_time(engine.took.ToNanoseconds() / 1e9)
-        now = done or f"in force: {words.policies(engine.policies, engine.hash)}"
+        took = text.span_of_time(engine.took.ToNanoseconds() / 1e9)
+        now = done or f"in force: {text.policies(engine.policies, engine.hash)}"
         but = f" (its policy is refused: {_reason(engine)})" if engine.error else ""
-        return words.style(f"acknowledged after {took}, {now}", "green") + but
+        return text.style(f"acknowledged after {took}, {now}", "green") + but
     if engine.state == "refused":
-        return words.style(f"refused: {_reason(engine)}", "red")
+        return text.style(f"refused: {_reason(engine)}", "red")
     if engine.state == "disconnected":
         return "disconnected; applied when it reconnects"
     if engine.state == "paused":
-        return words.style(words.paused(done or _wanted(engine)), "yellow")
+        return text.style(text.paused(done or _wanted(engine)), "yellow")
     return f"{engine.state}{': ' if engine.error else ''}{engine.error}"
 
 
 def _wanted(engine: admin.EngineRollout) -> str:
-    return words.policies(engine.wanted_policies, engine.wanted_hash)
+    return text.policies(engine.wanted_policies, engine.wanted_hash)
 
 
 def _reason(engine: admin.EngineRollout) -> str:
@@ -281,7 +280,7 @@ def _reason(engine: admin.EngineRollout) -> str:
 
 def _judge(last: admin.Rollout, what: str, done: str, *, ends: bool) -> None:
     bad = [
-        text for engine in last.engines if (text := _trouble(engine, done, last_word=last.done, ends=ends))
+        said for engine in last.engines if (said := _trouble(engine, done, last_word=last.done, ends=ends))
     ]
     if not bad:
         return
@@ -291,17 +290,17 @@ def _judge(last: admin.Rollout, what: str, done: str, *, ends: bool) -> None:
         else ""
     )
     raise FailedError(
-        f"{what} is not in force in {len(bad)} of {words.count(len(last.engines), 'engine')}: {', '.join(bad)}{paused}"
+        f"{what} is not in force in {len(bad)} of {text.count(len(last.engines), 'engine')}: {', '.join(bad)}{paused}"
     )
 
 
 def _trouble(engine: admin.EngineRollout, done: str, *, last_word: bool, ends: bool) -> str:
     """Return why the change is not in force in an engine; empty if it is."""
-    name = words.engine(engine.key)
+    name = text.engine(engine.key)
     if engine.state == "refused":
         return f"{name} refused it ({_reason(engine)})"
     if engine.state == "paused" and not ends:
-        return f"{name} is {words.paused(done or _wanted(engine))}"
+        return f"{name} is {text.paused(done or _wanted(engine))}"
     if engine.state == "contested":
         return f"{name} is contested ({engine.error})"
     if engine.state in {"waiting", "disconnected"} and not last_word:

@@ -1,16 +1,21 @@
-"""Errors of commands and their exit codes, 1 failed or not found, 2 usage error; what nobody has foreseen is a sentence, too."""
+"""Errors of agentctl, and the connection options in the command lines that they name."""
 
 from __future__ import annotations
 
 import os
+import shlex
 
 import click
+from click.core import ParameterSource
 from penstock.agent.views import text
+from penstock.agent.views.command_lines import PROGRAM, PROGRAMS, hinted
 
 VARIABLE = "AGENTCTL_TRACEBACK"
 """With any value such an error is raised as it is, for a report; tests have it, so that they see what failed."""
 
 _META = "penstock.answering"
+_PROGRAM_META = "penstock.hints"
+_CONNECTION_OPTIONS = ("bundle", "context", "address", "tls_ca", "tls_cert", "tls_key", "tls_server_name")
 
 
 class FailedError(click.ClickException):
@@ -65,3 +70,31 @@ def not_understood(error: Exception, context: click.Context) -> NotUnderstoodErr
         f"{who} answered something that agentctl does not understand ({what}); see what serves it, and upgrade the "
         f"older of agent and agentctl; for a report, {VARIABLE}=1 shows where it failed"
     )
+
+
+def note_program(context: click.Context) -> str:
+    """Return the program with the connection options of the command line, and keep it for :func:`hinted_here`.
+
+    Options from the environment are left out; those behind the command count before those in front of it.
+    """
+    root = context.find_root()
+    given = {
+        name: root.params[name]
+        for name in _CONNECTION_OPTIONS
+        if root.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    if context is not root:
+        given |= {
+            name: context.params[name]
+            for name in ("bundle", "context", "address")
+            if context.params.get(name)
+        }
+    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
+    name = root.info_name if root.info_name in PROGRAMS else PROGRAM
+    program = context.meta[_PROGRAM_META] = " ".join([name, *map(shlex.quote, words)])
+    return program
+
+
+def hinted_here(text: str, context: click.Context | None) -> str:
+    """Return *text* as :func:`hinted`, with the program of the running command."""
+    return text if context is None else hinted(text, context.meta.get(_PROGRAM_META, PROGRAM))

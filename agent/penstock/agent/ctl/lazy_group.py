@@ -10,10 +10,8 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
-from penstock.agent.ctl.command_hints import hinted_here
-from penstock.agent.ctl.errors import FailedError, UsageError, not_understood
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import group_output, output_of_groups
+from penstock.agent.ctl.errors import FailedError, UsageError, hinted_here, not_understood
+from penstock.agent.ctl.printing import group_output, output_of_groups, say
 from penstock.agent.views.command_lines import PROGRAM
 
 # Of a help text the first sentence is listed, uncut: it is folded to the terminal.

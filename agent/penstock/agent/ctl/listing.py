@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from penstock.agent.ctl.connection.endpoint import bundle_of
 from penstock.agent.ctl.errors import FailedError, UnreachableError, UsageError
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import JSONPATH, is_table, with_output
-from penstock.agent.ctl.printing.output import say_document, say_documents, say_lines
+from penstock.agent.ctl.output import say_document, say_documents, say_lines
+from penstock.agent.ctl.printing import JSONPATH, is_table, say, with_output
 from penstock.agent.views import text
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The entry of ``agentctl`` and its table of commands.
+"""The entries of ``agentctl`` and of kubectl's plugin, and the table of commands.
 
 Tables are for people. ``-o json`` and ``-o yaml`` print the wire's JSON mapping: camelCase names, label words for enum
 values, RFC 3339 times, durations such as ``1.500s``. ``views/json_values.py`` has the rules and
@@ -9,11 +9,12 @@ docs/reference/agentctl.schema.json the shape. ``truncated`` beside a list means
 from __future__ import annotations
 
 import os
+import sys
 
 import click
 from penstock.agent.ctl.connection.endpoint import with_connection
 from penstock.agent.ctl.lazy_group import LazyGroup, RootGroup
-from penstock.agent.views.command_lines import PROGRAM
+from penstock.agent.views.command_lines import PLUGIN, PROGRAM
 from penstock.proto.version import DISTRIBUTION, __version__
 
 _PACKAGE = "penstock.agent.ctl.commands"
@@ -30,29 +31,29 @@ _COMMANDS = {
     # Older spellings of "get policy --by-hand -o yaml" and "apply --atomic".
     "export": (f"{_POLICIES}.apply", "Print all policies as one document."),
     "import": (f"{_POLICIES}.apply", "Create or replace many policies in one change: all or none."),
-    "trace": (f"{_INSPECT}.trace", "Show the spans of one request as a tree."),
-    "explain": (f"{_INSPECT}.trace", "Explain in one sentence what happened to a request."),
+    "trace": (f"{_INSPECT}.requests", "Show the spans of one request as a tree."),
+    "explain": (f"{_INSPECT}.requests", "Explain in one sentence what happened to a request."),
     "what-if": (
-        f"{_INSPECT}.what_if",
+        f"{_INSPECT}.costs",
         "Replay the recorded loads against other policies, and compare.",
     ),
     "page": (f"{_INSPECT}.page", "Print the page's address, with a token; of a bundle, serve it."),
-    "bill": (f"{_INSPECT}.bill", "Add up what failed loads, waits and recomputation cost."),
+    "bill": (f"{_INSPECT}.costs", "Add up what failed loads, waits and recomputation cost."),
     "quarantine": (f"{_ORDERS}.quarantine", "Quarantined peers: list, add, lift."),
     "inject-fault": (f"{_ORDERS}.drill", "Start a fault drill in engines that allow it."),
     "drill": (f"{_ORDERS}.drill", "Running fault drills: list, stop."),
     "pause": (f"{_ORDERS}.pause", "Make Penstock passive in engines: the kill switch."),
     "resume": (f"{_ORDERS}.pause", "Undo a pause."),
     "diagnose": (f"{_INSPECT}.diagnose", "Say what is wrong, the most harmful cause first."),
-    "doctor": (f"{_INSPECT}.doctor", "Find problems and print what to do about them."),
-    "debug": (f"{_INSPECT}.debug", "Look into a running engine: the stacks of its threads."),
+    "doctor": (f"{_INSPECT}.diagnose", "Find problems and print what to do about them."),
+    "debug": (f"{_INSPECT}.engines", "Look into a running engine: the stacks of its threads."),
     "forget": (f"{_PACKAGE}.forget", "Forget a disconnected engine, or a peer."),
-    "completion": (f"{_PACKAGE}.completion", "Print a shell completion script."),
+    "completion": (f"{_PACKAGE}.program", "Print a shell completion script."),
     "top": ("penstock.agent.ctl.top.command", "Live view of engines and peers."),
     "watch": (f"{_INSPECT}.events", "Print events as they come."),
     "bundle": (f"{_PACKAGE}.bundle", "Write the evidence of an agent into one file."),
     "config": (f"{_PACKAGE}.config", "Contexts: named addresses of agents."),
-    "version": (f"{_PACKAGE}.version", "Versions of agentctl and of the agent."),
+    "version": (f"{_PACKAGE}.program", "Versions of agentctl and of the agent."),
 }
 _HIDDEN = ("export", "import")
 
@@ -92,7 +93,6 @@ _GET = {
     "suspects": (f"{_INSPECT}.requests", "Answers that may be wrong, and why."),
 }
 
-
 _DESCRIBE = {
     "engine": (f"{_INSPECT}.engines", "One engine, in full."),
     "peer": (f"{_INSPECT}.peers", "One peer, as each engine sees it."),
@@ -100,12 +100,15 @@ _DESCRIBE = {
         f"{_INSPECT}.policies:describe_policy",
         "One policy: content, where it is in force, its history.",
     ),
-    "request": (f"{_INSPECT}.trace:explain", "What happened to one request, as 'explain' says it."),
+    "request": (f"{_INSPECT}.requests:explain", "What happened to one request, as 'explain' says it."),
 }
 _DIFF = {
     "policy": (f"{_INSPECT}.diff", "What changed in a policy, or what a file would change."),
     "engine": (f"{_INSPECT}.diff", "Compare two engines."),
 }
+
+# Cobra's directive: offer no file names.
+_NO_FILES = ":4"
 
 
 @click.group(
@@ -156,3 +159,21 @@ def main(program: str = PROGRAM) -> None:
     # gRPC logs to stderr; every error of agentctl is one sentence.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     cli.main(prog_name=program)
+
+
+def kubectl_plugin() -> None:
+    """Run ``kubectl penstock``."""
+    main(PLUGIN)
+
+
+def kubectl_complete() -> None:
+    """Print what completes the command line in the arguments, as ``kubectl`` asks: one a line, then a directive."""
+    from click.shell_completion import ShellComplete  # noqa: PLC0415  (only completion needs it)
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    *before, incomplete = sys.argv[1:] or [""]
+    shell = ShellComplete(cli, {}, PLUGIN, "_KUBECTL_PENSTOCK_COMPLETE")
+    for item in shell.get_completions(before, incomplete):
+        help_text = " ".join((item.help or "").split())
+        sys.stdout.write(f"{item.value}\t{help_text}\n" if help_text else f"{item.value}\n")
+    sys.stdout.write(f"{_NO_FILES}\n")

@@ -1,16 +1,20 @@
-"""Moments that people write: a time of day, a date and time, or how long ago."""
+"""Moments: the present as a command shows it, which is the bundle's time where a bundle is read, and those that people write."""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, time, timedelta
+import time
+from datetime import UTC, datetime, timedelta
+from datetime import time as time_of_day
 
+import click
 from penstock.agent.parsing import parse_duration
 
 _TIME_OF_DAY = re.compile(r"\d{1,2}:\d\d(:\d\d)?")
-
-Moment = timedelta | time | datetime
+Moment = timedelta | time_of_day | datetime
 """How long ago, a time of the last 24 hours, or a date and time with its zone."""
+
+_META = "penstock.now"
 
 
 def parse_moment(text: str) -> Moment:
@@ -22,7 +26,7 @@ def parse_moment(text: str) -> Moment:
     """
     try:
         if _TIME_OF_DAY.fullmatch(text):
-            return time.fromisoformat(text.zfill(len(text) + (text.index(":") == 1)))
+            return time_of_day.fromisoformat(text.zfill(len(text) + (text.index(":") == 1)))
         if "-" in text:
             return datetime.fromisoformat(text).astimezone()
         return parse_duration(text)
@@ -52,3 +56,16 @@ def moment_at(moment: Moment, now: float) -> datetime:
 def moment_words(moment: datetime) -> str:
     """Return ``2026-11-28 21:43:10 UTC``, in local time."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+def current_time() -> float:
+    """Return seconds since the epoch."""
+    context = click.get_current_context(silent=True)
+    frozen = None if context is None else context.meta.get(_META)
+    return time.time() if frozen is None else float(frozen)
+
+
+def freeze(context: click.Context, moment: float) -> None:
+    """Stop the clock of the command line of *context* at *moment*."""
+    # All contexts of a command line share it.
+    context.meta[_META] = moment

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.agent.page.server import PageServer
-from penstock.agent.page.source import PageSource
+from penstock.agent.page.server import PageServer, PageSource
 
 __all__ = ["PageServer", "PageSource"]

@@ -1,10 +1,13 @@
-"""The page's own port: its files, the stream, questions and writes."""
+"""The page's own port: its files, the stream, questions and writes; and what it says of its server."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import hashlib
+import json
+import time
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,14 +22,15 @@ from penstock.agent.page.wire import ANSWER_SECONDS, AdminCalls, AnswerError, en
 from penstock.agent.server import TcpAddress
 from penstock.agent.server.http_server import Connections, quiet_logger
 from penstock.agent.server.page_tokens import MAX_TOKEN_CHARACTERS, PageTokens, ServedPage
+from penstock.agent.views.command_lines import PROGRAM, hinted
+from penstock.proto import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from importlib.resources.abc import Traversable
 
     from aiohttp.typedefs import Handler
     from penstock.agent.page.live import Positions
-    from penstock.agent.page.source import PageSource
     from penstock.agent.server import Caller
     from penstock.agent.server.options import PageSettings
     from penstock.proto.v1.admin_pb2_grpc import AdminServicer
@@ -53,7 +57,6 @@ _WRITE_SECONDS = 30.0
 _LAST_WORD_SECONDS = 1.0
 _MAX_SECONDS_DIGITS = 6
 _MAX_SENTENCE = 4_000
-
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -346,3 +349,32 @@ def _walk(directory: Traversable, prefix: str) -> Iterator[tuple[str, File]]:
             content = each.read_bytes()
             etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
             yield prefix + each.name, File(content, _TYPES[suffix], etag)
+
+
+@dataclass(frozen=True, slots=True)
+class PageSource:
+    """Whose page it is.
+
+    Attributes:
+        kind: ``agent``, ``relay`` or ``bundle``; the time of a bundle stands still.
+        name: for people: the pod, the host or the file.
+        start_time: milliseconds since 1970.
+        clock: returns the present, seconds since the epoch.
+        program: the beginning of a command line of agentctl that reaches this server.
+        since: seconds before the present that the verdict is about; None for those of ``agentctl diagnose``.
+
+    """
+
+    kind: str
+    name: str
+    version: str = __version__
+    start_time: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    clock: Callable[[], float] = time.time
+    program: str = PROGRAM
+    since: float | None = None
+
+    def hinted(self, values: bytes) -> bytes:
+        """Return JSON with the program in its command lines."""
+        if self.program == PROGRAM:
+            return values
+        return hinted(values.decode(), json.dumps(self.program)[1:-1]).encode()

@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 from penstock.agent.views import text
-from penstock.agent.views import text as words
 from penstock.agent.views.diagnosis import confidence_words, since_words
 from penstock.agent.views.field_diff import flat_values
 from penstock.agent.views.peers import (
@@ -145,9 +144,9 @@ def _vllm(item: admin.Engine) -> str:
 def condition_line(cause: admin.DiagnosedCause, now: float) -> str:
     """Return a condition of the diagnosis as a line."""
     since = since_words(cause, now)
-    sentence = words.one_line(cause.sentence, _LONGEST_ERROR)
+    sentence = text.one_line(cause.sentence, _LONGEST_ERROR)
     look = "red" if cause.confidence >= admin.DIAGNOSIS_CONFIDENCE_LIKELY else "yellow"
-    return words.style(
+    return text.style(
         f"{cause.kind} ({confidence_words(cause)}){f' {since}' if since else ''}: {sentence}", look
     )
 
@@ -161,28 +160,28 @@ def engine_description(
     conditions: Sequence[str] | None = None,
 ) -> Iterator[str]:
     """Yield the lines of a description; without known *conditions*, with what the agent saw not happen."""
-    yield f"Engine: {words.engine(item.key)}"
+    yield f"Engine: {text.engine(item.key)}"
     yield f"Role: {role_words(item)}"
-    yield f"Status: {status_words(item, now)}, last seen {words.ago_of(item.last_seen, now)}"
+    yield f"Status: {status_words(item, now)}, last seen {text.ago_of(item.last_seen, now)}"
     if item.HasField("pause"):
-        yield words.style(f"Pause: {words.pause_origin(item.pause, now)}", "yellow")
-    yield from words.section("Labels", (f"{key}={value}" for key, value in sorted(item.labels.items())))
-    yield from words.section("Facts", _facts(item, now))
-    yield from words.section("Policy", _policy(item, effective, now))
+        yield text.style(f"Pause: {text.pause_origin(item.pause, now)}", "yellow")
+    yield from text.section("Labels", (f"{key}={value}" for key, value in sorted(item.labels.items())))
+    yield from text.section("Facts", _facts(item, now))
+    yield from text.section("Policy", _policy(item, effective, now))
     if conditions is None:
-        yield from words.section("Stalled", _stalled(item, now))
+        yield from text.section("Stalled", _stalled(item, now))
     else:
-        yield from words.section("Conditions", conditions)
-    yield from words.section("Waiting", _waiting(item, now))
-    yield from words.section("In flight", _in_flight(item, now))
+        yield from text.section("Conditions", conditions)
+    yield from text.section("Waiting", _waiting(item, now))
+    yield from text.section("In flight", _in_flight(item, now))
     if item.leases.count:
-        oldest = words.ago(item.leases.oldest_start_time_unix_nano, now)
-        yield f"Leases: {item.leases.count} of {words.count(item.leases.blocks, 'block')}, oldest {oldest}"
-    yield from words.section("Held blocks", (_held(each, now) for each in holders))
+        oldest = text.ago(item.leases.oldest_start_time_unix_nano, now)
+        yield f"Leases: {item.leases.count} of {text.count(item.leases.blocks, 'block')}, oldest {oldest}"
+    yield from text.section("Held blocks", (_held(each, now) for each in holders))
     if item.eplb.enabled:
         yield f"Expert balancing: {_eplb(item.eplb)}"
-    yield from words.section("Peers", (_peer(peer, now) for peer in peers))
-    yield from words.section("Processes", (line for source in item.sources for line in _source(source, now)))
+    yield from text.section("Peers", (_peer(peer, now) for peer in peers))
+    yield from text.section("Processes", (line for source in item.sources for line in _source(source, now)))
 
 
 def _facts(item: admin.Engine, now: float) -> Iterator[str]:
@@ -205,13 +204,13 @@ def _facts(item: admin.Engine, now: float) -> Iterator[str]:
         if value:
             yield f"{name}: {value}"
     for name, value in sorted(facts.compatibility_factors.items()):
-        yield f"{words.INDENT}{name}={value}"
+        yield f"{text.INDENT}{name}={value}"
     if facts.faults_allowed:
         yield "Fault drills: allowed (PENSTOCK_ALLOW_FAULTS=1)"
     pipeline = f", pipeline {facts.pipeline_parallel_size}" if facts.pipeline_parallel_size > 1 else ""
     yield f"Parallel: tensor {facts.tensor_parallel_size}, data {facts.data_parallel_size}{pipeline}"
     yield f"Blocks: {facts.num_gpu_blocks} of {facts.block_size} tokens"
-    yield f"Started: {words.ago(facts.start_time_unix_nano, now)}"
+    yield f"Started: {text.ago(facts.start_time_unix_nano, now)}"
 
 
 def weights_words(facts: snapshots.WeightsFacts) -> str:
@@ -236,17 +235,17 @@ def _policy(item: admin.Engine, effective: admin.EffectivePolicy, now: float) ->
     else:
         wanted = _named(item.wanted_policies, item.wanted_hash)
         yield f"Wanted: {wanted}; policy in force not reported yet"
-    names = {policy.name: words.policies([policy], "") for policy in effective.policies}
+    names = {policy.name: text.policies([policy], "") for policy in effective.policies}
     for field in effective.fields:
         name = names.get(field.new_policy, field.new_policy)
-        text = f"{field.field} = {field.new_value}, by policy {name}"
+        said = f"{field.field} = {field.new_value}, by policy {name}"
         # A field not in force must be marked.
-        yield text if item.in_sync else words.paused(text) if item.paused else f"wanted: {text}"
+        yield said if item.in_sync else text.paused(said) if item.paused else f"wanted: {said}"
     for step in effective.schedule[1:]:
         fields = ", ".join(
             f"{path}={value}" for path, value in flat_values(json.loads(step.spec_json or "{}"))
         )
-        yield f"{words.ago_of(step.begins, now)}: {fields or words.policies((), '')}"
+        yield f"{text.ago_of(step.begins, now)}: {fields or text.policies((), '')}"
 
 
 def _in_force(item: admin.Engine, now: float) -> Iterator[str]:
@@ -256,54 +255,54 @@ def _in_force(item: admin.Engine, now: float) -> Iterator[str]:
     but_for = _but_for(item, wanted) if item.wanted_hash else ""
     yield f"In force: {_named(item.policies, status.hash)}{but_for}"
     if item.wanted_hash != status.hash and not held:
-        yield words.style(f"Wanted: {wanted}", "yellow")
+        yield text.style(f"Wanted: {wanted}", "yellow")
     yield f"In sync: {'yes' if item.in_sync else 'no'}"
     if status.kv_action:
         yield f"On a failed KV load: {status.kv_action}{_but_for(item, item.wanted_kv_action)}"
     if status.ec_action:
         yield f"On a failed EC load: {status.ec_action}{_but_for(item, item.wanted_ec_action)}"
     if status.expires_time_unix_nano:
-        yield f"Expires: {words.ago(status.expires_time_unix_nano, now)}"
+        yield f"Expires: {text.ago(status.expires_time_unix_nano, now)}"
     if status.last_error:
-        yield words.style(f"Last error: {words.one_line(status.last_error, _LONGEST_ERROR)}", "red")
+        yield text.style(f"Last error: {text.one_line(status.last_error, _LONGEST_ERROR)}", "red")
 
 
 def _named(policies: Sequence[common.PolicySource], hash_: str) -> str:
     """Return the policies behind a hash, and the hash; the latter alone if they are not known."""
-    return f"{words.policies(policies, hash_)}, hash {hash_}" if policies else hash_ or words.policies((), "")
+    return f"{text.policies(policies, hash_)}, hash {hash_}" if policies else hash_ or text.policies((), "")
 
 
 def _but_for(item: admin.Engine, wanted: str) -> str:
     """Return what would be in force without the pause."""
-    return f", {words.style(words.paused(wanted), 'yellow')}" if item.paused and wanted else ""
+    return f", {text.style(text.paused(wanted), 'yellow')}" if item.paused and wanted else ""
 
 
 def _stalled(item: admin.Engine, now: float) -> Iterator[str]:
     for stall in item.stalls:
-        sentence = words.one_line(stall.sentence, _LONGEST_ERROR)
-        yield words.style(f"{stall.kind} since {words.ago_of(stall.since, now)}: {sentence}", "red")
+        sentence = text.one_line(stall.sentence, _LONGEST_ERROR)
+        yield text.style(f"{stall.kind} since {text.ago_of(stall.since, now)}: {sentence}", "red")
 
 
 def _waiting(item: admin.Engine, now: float) -> Iterator[str]:
     for entry in item.deferred:
         peer = f" from {entry.peer.address}" if entry.peer.address else ""
-        since = words.ago(entry.oldest_start_time_unix_nano, now)
-        yield f"{entry.count} for {words.word(common.DeferralReason, entry.reason)}{peer}, oldest since {since}"
+        since = text.ago(entry.oldest_start_time_unix_nano, now)
+        yield f"{entry.count} for {text.word(common.DeferralReason, entry.reason)}{peer}, oldest since {since}"
 
 
 def _in_flight(item: admin.Engine, now: float) -> Iterator[str]:
     for entry in item.in_flight:
-        since = words.ago(entry.oldest_start_time_unix_nano, now)
-        channel = words.word(common.Channel, entry.channel)
+        since = text.ago(entry.oldest_start_time_unix_nano, now)
+        channel = text.word(common.Channel, entry.channel)
         yield f"{entry.count} {channel} with {entry.peer.address or 'unknown'}, oldest since {since}"
 
 
 def _held(item: admin.HolderSummary, now: float) -> str:
     peer = f" with {item.peer.address}" if item.peer.address else ""
     share = f" ({item.share:.1%} of the cache)" if item.HasField("share") else ""
-    oldest = f", oldest {words.ago_of(item.oldest, now)}" if item.HasField("oldest") else ""
-    holder = words.word(snapshots.BlockHolder, item.holder)
-    return f"{holder}{peer}: {words.count(item.blocks, 'block')}{share}{oldest}"
+    oldest = f", oldest {text.ago_of(item.oldest, now)}" if item.HasField("oldest") else ""
+    holder = text.word(snapshots.BlockHolder, item.holder)
+    return f"{holder}{peer}: {text.count(item.blocks, 'block')}{share}{oldest}"
 
 
 def _eplb(facts: snapshots.EplbFacts) -> str:
@@ -313,41 +312,41 @@ def _eplb(facts: snapshots.EplbFacts) -> str:
 
 
 def _peer(peer: admin.PeerSummary, now: float) -> str:
-    text = f"{peer_words(peer)}: {peer.transfers_ok} ok, {failed_attempts(peer)} failed"
+    said = f"{peer_words(peer)}: {peer.transfers_ok} ok, {failed_attempts(peer)} failed"
     if peer.failures:
-        text += f"; {failure_words(peer)}"
+        said += f"; {failure_words(peer)}"
     if peer.HasField("last_failure"):
-        text += f", last {words.ago_of(peer.last_failure, now)}"
+        said += f", last {text.ago_of(peer.last_failure, now)}"
     if peer.condition_reason:
-        text += f"; {styled_condition(peer)}: {peer.condition_reason}"
+        said += f"; {styled_condition(peer)}: {peer.condition_reason}"
     if peer.status.quarantine > events.QUARANTINE_STATE_CLOSED:
-        text += f"; {words.style(quarantine_words(peer.status), 'red')}"
-    return text
+        said += f"; {text.style(quarantine_words(peer.status), 'red')}"
+    return said
 
 
 def _source(source: admin.Source, now: float) -> Iterator[str]:
     hello = source.hello
     state = (
-        "connected" if source.connected else f"disconnected, last seen {words.ago_of(source.last_seen, now)}"
+        "connected" if source.connected else f"disconnected, last seen {text.ago_of(source.last_seen, now)}"
     )
     name = hello.process if hello.process != "worker" else f"worker {hello.rank}"
     yield f"{name} (pid {hello.pid}, penstock {hello.penstock_version or 'unknown'}): {state}"
     for hook in source.hooks:
         if not hook.installed:
-            yield words.style(f"{words.INDENT}hook {hook.name} is not installed: {hook.reason}", "yellow")
+            yield text.style(f"{text.INDENT}hook {hook.name} is not installed: {hook.reason}", "yellow")
     if source.hooks:
         installed = sum(hook.installed for hook in source.hooks)
-        yield f"{words.INDENT}{installed} of {len(source.hooks)} hooks installed"
+        yield f"{text.INDENT}{installed} of {len(source.hooks)} hooks installed"
     for hook in source.hooks:
         if lost := parts_words(hook):
-            yield f"{words.INDENT}without: {lost} ({words.one_line(hook.name)})"
+            yield f"{text.INDENT}without: {lost} ({text.one_line(hook.name)})"
     if source.HasField("unaccounted_entries"):
         yield from _entries(source)
     for drop in source.drops:
-        yield words.style(f"{words.INDENT}lost: {drop.count} {drop.kind} ({drop.reason})", "yellow")
+        yield text.style(f"{text.INDENT}lost: {drop.count} {drop.kind} ({drop.reason})", "yellow")
     for error in source.guard_errors:
-        yield words.style(
-            f"{words.INDENT}internal errors: {error.count} {error.error_class} in {error.hook}", "red"
+        yield text.style(
+            f"{text.INDENT}internal errors: {error.count} {error.error_class} in {error.hook}", "red"
         )
 
 
@@ -355,11 +354,11 @@ def _entries(source: admin.Source) -> Iterator[str]:
     """Yield the account of a source's entries: emitter counts of its last snapshot, agent counts of now."""
     emitter = source.emitter
     yield (
-        f"{words.INDENT}entries: {emitter.produced_entries} produced, {source.stored_entries} stored, "
+        f"{text.INDENT}entries: {emitter.produced_entries} produced, {source.stored_entries} stored, "
         f"{emitter.pending_entries} pending, {source.lost_entries} dropped"
     )
     if source.unaccounted_entries:
-        yield words.style(
-            f"{words.INDENT}{source.unaccounted_entries} entries are unaccounted for; please report this",
+        yield text.style(
+            f"{text.INDENT}{source.unaccounted_entries} entries are unaccounted for; please report this",
             "red",
         )

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.errors import without_advice
 from penstock.agent.views import text
-from penstock.agent.views import text as words
 from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -27,7 +26,7 @@ _WIDE_CHARACTERS = 4096
 def event_peer(event: events.Event) -> str:
     """Return the peer of an event; ``-`` for none."""
     body = _body(event)
-    return body.peer.address or words.NONE if body is not None and hasattr(body, "peer") else words.NONE
+    return body.peer.address or text.NONE if body is not None and hasattr(body, "peer") else text.NONE
 
 
 def logged_words(item: LoggedEvent, longest: int = 200) -> str:
@@ -50,8 +49,8 @@ def event_words(
             found = f"rank {event.rank}: {_eplb_rebalance(event.eplb_rebalance)}"
         case kind:
             found = _WORDS[kind](getattr(event, kind))
-    text = words.one_line(found, longest)
-    return f"{text} [drill]" if event.rehearsal else text
+    said = text.one_line(found, longest)
+    return f"{said} [drill]" if event.rehearsal else said
 
 
 def _body(event: events.Event) -> Any:
@@ -60,52 +59,52 @@ def _body(event: events.Event) -> Any:
 
 
 def _seconds(start: int, end: int) -> str:
-    return words.span_of_time((end - start) / 1e9) if start and end else "?"
+    return text.span_of_time((end - start) / 1e9) if start and end else "?"
 
 
 def _transfer_failure(body: events.TransferFailure) -> str:
-    mode, kind = words.word(common.FailureMode, body.mode), words.word(common.ErrorType, body.error_type)
+    mode, kind = text.word(common.FailureMode, body.mode), text.word(common.ErrorType, body.error_type)
     culprits = " at ".join(filter(None, (body.caused_by_request_id, body.caused_by_peer.address)))
     cause = f", caused by {culprits}" if culprits else ""
     factors = ", ".join(body.incompatibility.factors)
     differ = f", engines differ in {factors}" if factors else ""
-    text = f": {words.folded(without_advice(body.error_text))}" if body.error_text else ""
-    return f"{words.word(common.Channel, body.channel)} {mode}/{kind}{cause}{differ}{text}"
+    said = f": {text.folded(without_advice(body.error_text))}" if body.error_text else ""
+    return f"{text.word(common.Channel, body.channel)} {mode}/{kind}{cause}{differ}{said}"
 
 
 def _load_outcome(body: events.LoadOutcome, policies: Policies) -> str:
-    outcome, mode = words.word(common.Outcome, body.outcome), words.word(common.FailureMode, body.mode)
-    by = words.word(common.DecidedBy, body.decided_by)
+    outcome, mode = text.word(common.Outcome, body.outcome), text.word(common.FailureMode, body.mode)
+    by = text.word(common.DecidedBy, body.decided_by)
     if policies and body.decided_by != common.DECIDED_BY_VLLM:
-        named = words.short_policies(_deciding(body, policies), "")
+        named = text.short_policies(_deciding(body, policies), "")
         by = f"policy {named}" if body.decided_by == common.DECIDED_BY_POLICY else f"{by} under {named}"
     # A request of a peer that an operator quarantined never tried: there is no mode.
     after = f" after {mode}" if body.mode else ""
     tokens = f"{body.tokens_recomputed} tokens lost"
     if body.outcome == common.OUTCOME_RECOMPUTED:
         tokens = f"{body.tokens_kept} tokens kept, {body.tokens_recomputed} recomputed"
-    reason = f": {words.folded(body.reason)}" if body.reason else ""
-    return f"{words.word(common.Channel, body.channel)} {outcome} by {by}{after}, {tokens}{reason}{_observed(body)}"
+    reason = f": {text.folded(body.reason)}" if body.reason else ""
+    return f"{text.word(common.Channel, body.channel)} {outcome} by {by}{after}, {tokens}{reason}{_observed(body)}"
 
 
 def _observed(body: events.LoadOutcome) -> str:
     if not body.observed_outcome:
         return ""
-    reason = f": {words.folded(body.observed_reason)}" if body.observed_reason else ""
-    return f" (observed: {words.word(common.Outcome, body.observed_outcome)}{reason})"
+    reason = f": {text.folded(body.observed_reason)}" if body.observed_reason else ""
+    return f" (observed: {text.word(common.Outcome, body.observed_outcome)}{reason})"
 
 
 def _deferral_start(body: events.DeferralStart) -> str:
-    return f"waits for {words.word(common.DeferralReason, body.reason)}"
+    return f"waits for {text.word(common.DeferralReason, body.reason)}"
 
 
 def _deferral_end(body: events.DeferralEnd) -> str:
     reason, ending = (
-        words.word(common.DeferralReason, body.reason),
-        words.word(common.DeferralEnding, body.ending),
+        text.word(common.DeferralReason, body.reason),
+        text.word(common.DeferralEnding, body.ending),
     )
-    observed = f" (observed: given up, {words.folded(body.observed_reason)})" if body.observed_reason else ""
-    took = f" {words.span_of_time(body.duration_nano / 1e9)}" if body.HasField("duration_nano") else ""
+    observed = f" (observed: given up, {text.folded(body.observed_reason)})" if body.observed_reason else ""
+    took = f" {text.span_of_time(body.duration_nano / 1e9)}" if body.HasField("duration_nano") else ""
     return f"waited{took} for {reason}: {ending}{observed}"
 
 
@@ -127,33 +126,31 @@ def _verified(body: events.RequestClosed) -> str:
 
 def _handshake(body: events.Handshake) -> str:
     took = _seconds(body.start_time_unix_nano, body.end_time_unix_nano)
-    error = f": {words.folded(without_advice(body.error_text))}" if body.error_text else ""
-    return (
-        f"{words.word(common.TransferResult, body.result)} after {took}, {body.waiters_total} waited{error}"
-    )
+    error = f": {text.folded(without_advice(body.error_text))}" if body.error_text else ""
+    return f"{text.word(common.TransferResult, body.result)} after {took}, {body.waiters_total} waited{error}"
 
 
 def _lease_closed(body: events.LeaseClosed) -> str:
-    return f"{words.count(body.blocks, 'block')}: {words.word(events.LeaseEnding, body.ending)}"
+    return f"{text.count(body.blocks, 'block')}: {text.word(events.LeaseEnding, body.ending)}"
 
 
 def _deciding(body: events.LoadOutcome, policies: Policies) -> Policies:
     """Return the policy that sets the action of the outcome's channel; all if none does."""
-    field = f"{words.word(common.Channel, body.channel)}LoadFailure.action"
+    field = f"{text.word(common.Channel, body.channel)}LoadFailure.action"
     return [policy for policy in policies if field in policy.fields] or policies
 
 
 def _policy_applied(body: events.PolicyApplied, policies: Policies, previous: Policies) -> str:
     if not body.accepted:
         # An order's error names it; it has no hash.
-        what = "" if body.cause == "order" else f"{words.short_policies(policies, body.hash)}: "
-        return f"refused {what}{words.folded(body.error)}"
-    before = words.short_policies(previous, body.previous_hash)
-    return f"{before} → {words.short_policies(policies, body.hash)} ({body.cause})"
+        what = "" if body.cause == "order" else f"{text.short_policies(policies, body.hash)}: "
+        return f"refused {what}{text.folded(body.error)}"
+    before = text.short_policies(previous, body.previous_hash)
+    return f"{before} → {text.short_policies(policies, body.hash)} ({body.cause})"
 
 
 def _quarantine_changed(body: events.QuarantineChanged) -> str:
-    before, after = (words.quarantine_state(state) for state in (body.previous, body.state))
+    before, after = (text.quarantine_state(state) for state in (body.previous, body.state))
     return f"{before} → {after} ({body.reason})"
 
 
@@ -162,13 +159,13 @@ def _eplb_rebalance(body: events.EplbRebalance) -> str:
     from penstock.agent.batch import balancedness  # noqa: PLC0415
 
     took, pause = (
-        words.span_of_time(min(nano, body.duration_nano) / 1e9)
+        text.span_of_time(min(nano, body.duration_nano) / 1e9)
         for nano in (body.duration_nano, body.pause_nano)
     )
     remote = sum(layer.experts_received_remotely for layer in body.layers)
     local = sum(layer.experts_received_locally for layer in body.layers)
     parts = [
-        f"{words.word(common.TransferResult, body.result)} ({words.word(events.EplbTrigger, body.trigger)})",
+        f"{text.word(common.TransferResult, body.result)} ({text.word(events.EplbTrigger, body.trigger)})",
         f"{len(body.layers)} layers, {remote} experts from other ranks, {local} moved locally",
         f"took {took}, pause {pause}",
     ]
@@ -176,7 +173,7 @@ def _eplb_rebalance(body: events.EplbRebalance) -> str:
     if shown := " → ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None):
         parts.append(f"balancedness {shown}")
     if body.error_text:
-        parts.append(words.folded(": ".join(filter(None, (body.error_class, body.error_text)))))
+        parts.append(text.folded(": ".join(filter(None, (body.error_class, body.error_text)))))
     return ", ".join(parts)
 
 
@@ -191,7 +188,7 @@ def _source_stopped(body: events.SourceStopped) -> str:
 def _server_stopping(body: events.ServerStopping) -> str:
     if not body.timeout_nano:
         return "server stops, requests in flight are aborted"
-    return f"server stops, requests in flight have {words.span_of_time(body.timeout_nano / 1e9)} to end"
+    return f"server stops, requests in flight have {text.span_of_time(body.timeout_nano / 1e9)} to end"
 
 
 def _forgotten(body: events.Forgotten) -> str:
@@ -200,23 +197,21 @@ def _forgotten(body: events.Forgotten) -> str:
 
 
 def _transfer_delayed(body: events.TransferDelayed) -> str:
-    return (
-        f"held up {words.span_of_time(body.delay_nano / 1e9)} by {body.caused_by_peer.address or 'unknown'}"
-    )
+    return f"held up {text.span_of_time(body.delay_nano / 1e9)} by {body.caused_by_peer.address or 'unknown'}"
 
 
 def _answer_suspected(body: events.AnswerSuspected) -> str:
-    what = words.word(events.SuspectReason, body.reason)
+    what = text.word(events.SuspectReason, body.reason)
     if body.reason == events.SUSPECT_REASON_NAN:
         return f"{what}: {body.nans_in_logits} of its logits were NaN; the answer may be wrong"
-    cause = f"{words.word(common.FailureMode, body.mode)}, {words.word(common.ErrorType, body.error_type)}"
+    cause = f"{text.word(common.FailureMode, body.mode)}, {text.word(common.ErrorType, body.error_type)}"
     return f"{what}: {cause}, and nothing was done about it; the answer may be wrong"
 
 
 def _blocks_pinned(body: events.BlocksPinned) -> str:
     stay = "stays" if body.blocks == 1 else "stay"
     then = "released" if body.released else f"{stay} pinned: the peer may still write"
-    return f"{words.count(body.blocks, 'block')} {then}"
+    return f"{text.count(body.blocks, 'block')} {then}"
 
 
 _WORDS: dict[str, Callable[[Any], str]] = {

@@ -1,4 +1,4 @@
-"""How long a peer takes, and what is wrong with it now, as text. Pure."""
+"""Peers, and pairs of engines, as text: how long a peer takes, what is wrong with it now, what differs between two engines. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent.badness import badness
+from penstock.agent.pairs import slowness
 from penstock.agent.views import text
 from penstock.agent.views.events import logged_words
 from penstock.agent.views.orders import until_words
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 # From this condition on, requests fail, wait or are answered wrongly; below it, something is slow or taken care of.
 _RED = badness(admin.PEER_CONDITION_FAILING)
+_PAIR_COLOURS = {"no": "red", "differ": "red"}
+_UNITS = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 
 
 def condition_colour(condition: int) -> str:
@@ -199,3 +202,74 @@ def _quarantine(order: admin.Quarantine, now: float) -> str:
     if order.author:
         parts.append(f"by {order.author}")
     return ", ".join(parts)
+
+
+def pair_rows(items: Iterable[admin.Pair]) -> Table:
+    """Return the table of pairs, a row for each."""
+    return Table(
+        ("ENGINE", "PEER", "COMPATIBLE", "GEOMETRY", "WEIGHTS", "REVISION", "BYTES/S", "USUAL", "TRANSPORT",
+         "ADDRESS", "SIBLINGS", "SIZE", "WHY"),
+        [
+            (
+                text.engine(item.key),
+                other_side(item),
+                _styled_word(text.word(admin.PairCompatibility, item.compatible)),
+                _both_sides(item.geometry, item.peer_geometry),
+                _styled_word(text.word(admin.PairWeights, item.weights)),
+                _both_sides(item.revision, item.peer_revision),
+                _speed_now(item.speed),
+                _usual_speed(item.speed),
+                item.transport or text.NONE,
+                item.peer.address or text.NONE,
+                f"{item.speed.siblings_ratio:.0%}" if item.speed.HasField("siblings_ratio") else text.NONE,
+                item.speed.size_class or text.NONE,
+                pair_reason(item) or text.NONE,
+            )
+            for item in items
+        ],
+        wide=4,
+    )  # fmt: skip
+
+
+def other_side(item: admin.Pair) -> str:
+    """Return the other engine; its address where the engine is not known."""
+    return text.engine(item.peer_key) if item.HasField("peer_key") else item.peer.address
+
+
+def pair_reason(item: admin.Pair) -> str:
+    """Return the reason of the verdict and every difference."""
+    differences = [f"{each.fact} {each.value}≠{each.peer_value}" for each in item.differences]
+    return "; ".join([item.reason, *(each for each in differences if each not in item.reason)])
+
+
+def speed_words(bytes_per_second: float) -> str:
+    """Return bytes/s: ``49 GB/s``, ``380 kB/s``."""
+    for size, unit in _UNITS:
+        if bytes_per_second >= size:
+            return f"{bytes_per_second / size:.3g} {unit}"
+    return f"{bytes_per_second:.0f} B/s"
+
+
+def _styled_word(word: str) -> str:
+    return text.style(word, _PAIR_COLOURS[word]) if word in _PAIR_COLOURS else word
+
+
+def _both_sides(own: str, peer: str) -> str:
+    """Return what both sides have: once if it is the same."""
+    if own == peer or not peer:
+        return own or text.NONE
+    return f"{own or text.NONE} ≠ {peer}"
+
+
+def _speed_now(item: admin.PairSpeed) -> str:
+    if not item.count:
+        return text.NONE
+    word = speed_words(item.bytes_per_second)
+    return text.style(word, "yellow") if slowness(item) else word
+
+
+def _usual_speed(item: admin.PairSpeed) -> str:
+    if not item.usual_count:
+        return text.NONE
+    ratio = f" ({item.usual_ratio:.0%})" if item.HasField("usual_ratio") else ""
+    return f"{speed_words(item.usual_bytes_per_second)}{ratio}"

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.parsing import Requirement, format_labels
-from penstock.agent.views import text as words
+from penstock.agent.views import text
 from penstock.agent.views.engines import is_stopped
 from penstock.agent.views.field_diff import flat_values
 from penstock.agent.views.json_values import as_json_values
@@ -47,11 +47,11 @@ def policy_rows(items: list[admin.Policy], now: float) -> Table:
                 ",".join(f"{path}={value}" for path, value in _leaves(spec, "")),
                 in_force_words(item),
                 expiry_words(expires, now),
-                words.ago_of(item.changed, now).removesuffix(" ago"),
+                text.ago_of(item.changed, now).removesuffix(" ago"),
                 str(item.generation),
-                item.author or words.NONE,
+                item.author or text.NONE,
                 item.owner,
-                words.one_line(reason) or words.NONE,
+                text.one_line(reason) or text.NONE,
             )
         )
     headers = (
@@ -105,12 +105,12 @@ def _leaves(document: dict[str, Any], prefix: str) -> list[tuple[str, Any]]:
     return leaves
 
 
-def expiry_words(text: str, now: float) -> str:
+def expiry_words(expires: str, now: float) -> str:
     """Return when a policy expires."""
-    if not text:
+    if not expires:
         return "never"
-    moment = datetime.fromisoformat(text).timestamp()
-    return words.style("expired", "red") if moment <= now else words.ago(int(moment * 1e9), now)
+    moment = datetime.fromisoformat(expires).timestamp()
+    return text.style("expired", "red") if moment <= now else text.ago(int(moment * 1e9), now)
 
 
 def policy_description(
@@ -121,7 +121,7 @@ def policy_description(
     spec = manifest["spec"]
     yield f"Policy: {item.name}"
     yield f"Generation: {item.generation}"
-    yield f"Changed: {words.ago_of(item.changed, now)} by {item.author or 'unknown'}"
+    yield f"Changed: {text.ago_of(item.changed, now)} by {item.author or 'unknown'}"
     yield f"Owner: {item.owner}"
     yield f"Priority: {spec.get('priority', 100)}"
     yield f"Mode: {spec.get('mode', 'enforce')}"
@@ -135,18 +135,18 @@ def policy_description(
             yield f"Rollout: {percent} % of the engines: {here}"
     yield f"Expires: {expiry_words(spec.get('expiresAt', ''), now)}"
     annotations = manifest["metadata"].get("annotations", {})
-    yield from words.section("Annotations", (f"{key}={value}" for key, value in sorted(annotations.items())))
+    yield from text.section("Annotations", (f"{key}={value}" for key, value in sorted(annotations.items())))
     fields = (f"{path} = {value}" for path, value in flat_values(spec) if not path.startswith(_SHOWN_APART))
-    yield from words.section("Sets", fields)
+    yield from text.section("Sets", fields)
     yield f"In force: {in_force_words(item)} engines"
     standings = (
-        f"{words.engine(engine.key)}: {_LEFT_OUT if _left_out(item, engine) else _standing(engine)}"
+        f"{text.engine(engine.key)}: {_LEFT_OUT if _left_out(item, engine) else _standing(engine)}"
         for engine in engines
     )
-    yield from words.section("Engines", standings)
+    yield from text.section("Engines", standings)
     history = audit_rows(entries, now).narrow()
     if history.rows:
-        yield from words.section("Audit", table(history.headers, history.rows).splitlines())
+        yield from text.section("Audit", table(history.headers, history.rows).splitlines())
 
 
 def _left_out(item: admin.Policy, engine: admin.Engine) -> bool:
@@ -156,12 +156,12 @@ def _left_out(item: admin.Policy, engine: admin.Engine) -> bool:
 
 def _standing(engine: admin.Engine) -> str:
     if is_stopped(engine):
-        return words.style("stopped; applied when it starts", "yellow")
+        return text.style("stopped; applied when it starts", "yellow")
     if not engine.connected:
-        return words.style("disconnected; applied when it reconnects", "red")
+        return text.style("disconnected; applied when it reconnects", "red")
     if engine.paused:
-        return words.style(words.paused(words.policies(engine.wanted_policies, engine.wanted_hash)), "yellow")
-    return words.style("in force", "green") if engine.in_sync else words.style("not in force yet", "yellow")
+        return text.style(text.paused(text.policies(engine.wanted_policies, engine.wanted_hash)), "yellow")
+    return text.style("in force", "green") if engine.in_sync else text.style("not in force yet", "yellow")
 
 
 def audit_rows(items: Iterable[admin.AuditEntry], now: float) -> Table:
@@ -170,16 +170,16 @@ def audit_rows(items: Iterable[admin.AuditEntry], now: float) -> Table:
         ("AGE", "AUTHOR", "ACTION", "NAME", "GENERATION", "REASON", "OLD-HASH", "NEW-HASH"),
         [
             (
-                words.ago_of(item.time, now).removesuffix(" ago"),
-                item.author or words.NONE,
+                text.ago_of(item.time, now).removesuffix(" ago"),
+                item.author or text.NONE,
                 item.action,
                 item.name,
                 f"{item.old_generation or 'none'} → {item.new_generation}"
                 if item.new_generation
-                else words.NONE,
-                words.one_line(item.reason) or words.NONE,
-                item.old_hash[:12] or words.NONE,
-                item.new_hash[:12] or words.NONE,
+                else text.NONE,
+                text.one_line(item.reason) or text.NONE,
+                item.old_hash[:12] or text.NONE,
+                item.new_hash[:12] or text.NONE,
             )
             for item in items
         ],

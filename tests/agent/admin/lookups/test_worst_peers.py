@@ -17,7 +17,7 @@ from penstock.agent.badness import list_place
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.model import EngineKey
-from penstock.agent.page.screen import peers as screen_peers
+from penstock.agent.page.screen import tables as screen_tables
 from penstock.agent.page.screen.model import ScreenAnswers
 from penstock.agent.relay.merged_peers import add_cells, cells_request, merge_peers, table_rows
 from penstock.proto.v1 import admin_pb2 as admin
@@ -218,10 +218,10 @@ def test_a_relay_s_table_has_all_cells(of: _Cells, peers: int, engines: int) -> 
 
 def _drawn(answer: admin.ListPeersResponse, peers: int, engines: int) -> tuple[object, ...]:
     with (
-        patch.object(screen_peers, "MOST_PEERS", peers),
-        patch.object(screen_peers, "MOST_ENGINES", engines),
+        patch.object(screen_tables, "MOST_PEERS", peers),
+        patch.object(screen_tables, "MOST_ENGINES", engines),
     ):
-        table: Peers = screen_peers.peer_table(ScreenAnswers(0.0, peers=answer))
+        table: Peers = screen_tables.peer_table(ScreenAnswers(0.0, peers=answer))
     return table.engines, table.rows
 
 

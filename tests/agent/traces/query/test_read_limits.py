@@ -6,7 +6,7 @@ import pytest
 from penstock.agent.journal.query.reader import Reader
 from penstock.agent.traces.query import search
 from penstock.agent.traces.spans import semconv
-from penstock.agent.views.span_tree import tree_lines
+from penstock.agent.views.requests import tree_lines
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.agent.questions import sentences_of, trace_of

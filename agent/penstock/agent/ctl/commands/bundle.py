@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.bundle import BundleBuilder, ScratchDirectory
-from penstock.agent.ctl.connection.bundle_client import interrupt_on_signals
+from penstock.agent.ctl.connection.client import interrupt_on_signals
 from penstock.agent.ctl.connection.endpoint import bundle_of
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.options import DURATION, Parsed, duration_message, with_client
-from penstock.agent.ctl.printing.console import say
+from penstock.agent.ctl.printing import say
 from penstock.agent.errors import PenstockError
 from penstock.agent.parsing import format_size, mask_urls, parse_size
 from penstock.proto.v1 import admin_pb2 as admin

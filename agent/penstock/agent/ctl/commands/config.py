@@ -19,9 +19,8 @@ from penstock.agent.ctl.connection.contexts import (
 from penstock.agent.ctl.connection.endpoint import CONTEXT, ContextName
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.lazy_group import LazyGroup
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import is_table, with_output
-from penstock.agent.ctl.printing.output import say_document, say_lines
+from penstock.agent.ctl.output import say_document, say_lines
+from penstock.agent.ctl.printing import is_table, say, with_output
 from penstock.agent.views import text
 
 if TYPE_CHECKING:

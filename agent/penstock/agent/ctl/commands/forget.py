@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.lazy_group import LazyGroup
-from penstock.agent.ctl.name_arguments import ENGINE, PEER
-from penstock.agent.ctl.options import author, engine_selector, with_client, with_selector
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.printing.output import show
+from penstock.agent.ctl.options import ENGINE, PEER, author, engine_selector, with_client, with_selector
+from penstock.agent.ctl.output import show
+from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views import text
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey

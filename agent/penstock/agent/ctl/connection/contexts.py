@@ -9,16 +9,66 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.agent.ctl.connection.tls import ClientTls
 from penstock.agent.ctl.errors import UsageError
+
+if TYPE_CHECKING:
+    import grpc
 
 DEFAULT_ADDRESS = "unix:///run/penstock/admin.sock"
 FILE_VARIABLE = "PENSTOCK_CONTEXTS"
 _CURRENT, _CONTEXTS = "current-context", "contexts"
 _ADDRESS = re.compile(r"unix:(//)?/.+|/.+|\[.+\]:\d{1,5}|[^/:\[\]]+:\d{1,5}")
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """The TLS files of one client; :meth:`credentials` reads them.
+
+    Attributes:
+        ca: CA bundle for the agent's certificate.
+        cert: the client's certificate and chain; the agent's allow-list names its subject.
+        key: private key of *cert*.
+        server_name: name in the agent's certificate, if it differs from the address's host.
+
+    """
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    server_name: str = ""
+
+    def credentials(self, address: str) -> grpc.ChannelCredentials:
+        """Read the files.
+
+        Raises:
+            UsageError: a file is missing or cannot be read.
+
+        """
+        import grpc  # noqa: PLC0415  (the command line's help does without it)
+
+        files = {"--tls-ca": self.ca, "--tls-cert": self.cert, "--tls-key": self.key}
+        missing = [flag for flag, path in files.items() if not path]
+        if missing:
+            raise UsageError(
+                f"address {address} is TCP, which requires certificates; "
+                f"give {' and '.join(missing)}, or the unix socket"
+            )
+        ca, cert, key = (_read_pem(flag, path) for flag, path in files.items())
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+    def channel_options(self) -> list[tuple[str, Any]]:
+        """Return the channel options of these settings."""
+        return [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
+
+
+def _read_pem(flag: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{flag} {path!r} cannot be read ({error.strerror}); name a PEM file") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +212,7 @@ def write_contexts(path: Path | None, contexts: Contexts) -> None:
         UsageError: it cannot be written.
 
     """
-    from penstock.agent.ctl.printing.output import dump_yaml  # noqa: PLC0415  (it needs YAML)
+    from penstock.agent.ctl.output import dump_yaml  # noqa: PLC0415  (it needs YAML)
 
     if path is None:
         raise UsageError(f"there is no home directory; name the contexts file in {FILE_VARIABLE}")

@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 from penstock.agent.ctl.connection.contexts import (
     DEFAULT_ADDRESS,
     FILE_VARIABLE,
+    ClientTls,
     Contexts,
     Endpoint,
     contexts_path,
@@ -18,7 +19,6 @@ from penstock.agent.ctl.connection.contexts import (
     merge,
     read_contexts,
 )
-from penstock.agent.ctl.connection.tls import ClientTls, with_tls
 from penstock.agent.ctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def with_connection(function: F) -> F:
             help="The agent's admin socket, or host:port with the --tls options.  "
             f"[default: that of the context, else {DEFAULT_ADDRESS}]",
         ),
-        with_tls,
+        _with_tls,
         click.option(
             "--bundle",
             type=click.Path(dir_okay=False),
@@ -83,6 +83,28 @@ def with_connection(function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def _with_tls(function: F) -> F:
+    """Add ``--tls-ca``, ``--tls-cert``, ``--tls-key`` and ``--tls-server-name``."""
+    options = (
+        _option("ca", "FILE", "With a TCP address: CA bundle for the agent's certificate."),
+        _option("cert", "FILE", "With a TCP address: the client certificate."),
+        _option("key", "FILE", "With a TCP address: the key of the client certificate."),
+        _option(
+            "server-name", "NAME", "Name in the agent's certificate, if it differs from the address's host."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _option(name: str, metavar: str, text: str) -> Callable[[F], F]:
+    variable = f"AGENTCTL_TLS_{name.upper().replace('-', '_')}"
+    return click.option(
+        f"--tls-{name}", default="", metavar=metavar, envvar=variable, show_envvar=True, help=text
+    )
 
 
 def bundle_of(context: click.Context) -> str:

@@ -1,10 +1,11 @@
-"""``agentctl top``: a live screen on a terminal, else repeated plain output."""
+"""``agentctl top``: a live screen on a terminal, else repeated plain output; a thread polls the agent, so that drawing never waits."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+import threading
 import time
 from itertools import count as endless
 from typing import TYPE_CHECKING
@@ -12,20 +13,27 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl.connection.endpoint import bundle_of
 from penstock.agent.ctl.errors import UnreachableError
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.top.layout import screen, text
-from penstock.agent.ctl.top.poll import Poller, poll_agent
-from penstock.agent.ctl.top.view import SORTS, History
+from penstock.agent.ctl.printing import say
+from penstock.agent.ctl.top.layout import as_text, screen
+from penstock.agent.ctl.top.view import SORTS, AgentState, History
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import timedelta
+    from typing import Self
 
     from penstock.agent.ctl.connection.client import Client
 
 _PLAIN_WIDTH = 120
 _PLAIN_HEIGHT = 200
+
+# Seconds; a slower agent is shown as not answering.
+_ANSWER = 5.0
+# Rows of peers, the worst first: 64 engines with 1,000 peers each have 64,000, which take the agent ten seconds.
+MOST_PEERS = 1_000
 
 
 @click.command()
@@ -57,7 +65,7 @@ def top(
     from penstock.agent.ctl.top.screen import run  # noqa: PLC0415  (it needs curses)
 
     with Poller(lambda: poll_agent(client, chosen), seconds) as poller:
-        run(poller, sort, colour=click.get_current_context().color is not False)
+        run(poller.newest, sort, colour=click.get_current_context().color is not False)
 
 
 def _can_draw() -> bool:
@@ -90,4 +98,61 @@ def _print(
             raise UnreachableError(sample.error)
         lines = screen(history, sort, 0, width, _PLAIN_HEIGHT, sample.now)
         # The last line lists the keys.
-        say(*text(lines[:-1]).split("\n"))
+        say(*as_text(lines[:-1]).split("\n"))
+
+
+def poll_agent(
+    client: Client, selector: admin.EngineSelector, clock: Callable[[], float] = time.monotonic
+) -> AgentState:
+    """Return one sample; an error is a sample without state."""
+    try:
+        status = client.call("GetStatus", admin.GetStatusRequest(), timeout=_ANSWER)
+        engines = client.call("ListEngines", admin.ListEnginesRequest(selector=selector), timeout=_ANSWER)
+        asked = admin.ListPeersRequest(selector=selector, limit=MOST_PEERS)
+        peers = client.call("ListPeers", asked, timeout=_ANSWER)
+    except click.ClickException as error:
+        return AgentState(clock(), current_time(), error=error.message)
+    return AgentState(
+        clock(), current_time(), status, tuple(engines.engines), tuple(peers.peers), total_peers=peers.total
+    )
+
+
+class Poller:
+    """A thread that takes a sample every *interval* seconds for :meth:`newest`."""
+
+    def __init__(self, ask: Callable[[], AgentState], interval: float) -> None:
+        self._ask = ask
+        self._interval = interval
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._samples: list[AgentState] = []
+        self._thread = threading.Thread(target=self._run, name="top", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start the thread."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop; a call in progress ends by its own deadline and is not awaited."""
+        self._stop.set()
+
+    def newest(self) -> list[AgentState]:
+        """Return the samples since the last call, oldest first; never blocks."""
+        with self._lock:
+            samples, self._samples = self._samples, []
+        return samples
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                sample = self._ask()
+            except ValueError:
+                # gRPC raises it if the channel was closed between two calls.
+                if self._stop.is_set():
+                    return
+                raise
+            with self._lock:
+                # Keeps two samples: a stopped terminal must not fill memory.
+                self._samples = [*self._samples[-1:], sample]
+            self._stop.wait(self._interval)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from penstock.agent.views import text as words
+from penstock.agent.views import text
 from penstock.agent.views.peers import condition_colour
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def screen(history: History, sort: str, scroll: int, width: int, height: int, no
     return [_cut(line, width) for line in (*body, *([footer] if height > 1 else []))]
 
 
-def text(lines: Sequence[Line]) -> str:
+def as_text(lines: Sequence[Line]) -> str:
     """Return lines without their styles."""
     return "\n".join("".join(piece.text for piece in line).rstrip() for line in lines)
 
@@ -116,17 +116,17 @@ def _trouble(history: History, sample: AgentState, now: float) -> Line:
     """Return the most important problem; empty for none."""
     status = sample.status
     if history.error:
-        away = words.age(now - history.error_since)
-        return [Piece(f"no answer for {away}, data below is old: {words.one_line(history.error)}", BAD)]
+        away = text.age(now - history.error_since)
+        return [Piece(f"no answer for {away}, data below is old: {text.one_line(history.error)}", BAD)]
     if now - sample.now > _OLD_SCREEN_SECONDS:
-        return [Piece(f"the agent has not answered for {words.age(now - sample.now)}", WARN)]
+        return [Piece(f"the agent has not answered for {text.age(now - sample.now)}", WARN)]
     if status is not None and status.degraded:
-        return [Piece(f"agent: {words.one_line(status.degraded)}", BAD)]
+        return [Piece(f"agent: {text.one_line(status.degraded)}", BAD)]
     late = sum(1 for item in sample.engines if item.connected and not item.in_sync)
     if late:
-        return [Piece(f"policy: not in force in {words.count(late, 'engine')}; run agentctl doctor", WARN)]
+        return [Piece(f"policy: not in force in {text.count(late, 'engine')}; run agentctl doctor", WARN)]
     if status is not None and status.otlp_error:
-        return [Piece(f"traces: {words.one_line(status.otlp_error)}", WARN)]
+        return [Piece(f"traces: {text.one_line(status.otlp_error)}", WARN)]
     return []
 
 
@@ -175,7 +175,7 @@ def _peer_cells(row: PeerRow, now: float) -> list[Piece]:
         Piece(str(row.in_flight)),
         Piece(_age(row.oldest_unix_nano, now)),
         Piece(_age(row.last_failure_unix_nano, now)),
-        Piece(row.cause or words.NONE),
+        Piece(row.cause or text.NONE),
     ]
 
 
@@ -204,7 +204,7 @@ def _table(
     now: float,
 ) -> list[Line]:
     """Return caption, title and rows, in the columns that fit."""
-    shown = [[Piece(words.printable(cell.text), cell.style) for cell in cells(row, now)] for row in rows]
+    shown = [[Piece(text.printable(cell.text), cell.style) for cell in cells(row, now)] for row in rows]
     lines: list[Line] = [[Piece(caption, DIM)]]
     kept = _fitting(columns, shown, width)
     widths = [_width(columns[index], index, shown) for index in kept]
@@ -245,9 +245,9 @@ def _cut(line: Line, width: int) -> Line:
     for piece in line:
         if left <= 0:
             break
-        text = words.printable(piece.text)
-        cut.append(Piece(text[:left], piece.style))
-        left -= len(text)
+        said = text.printable(piece.text)
+        cut.append(Piece(said[:left], piece.style))
+        left -= len(said)
     return cut
 
 
@@ -258,7 +258,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 def _rate(value: float | None) -> str:
     if value is None:
-        return words.NONE
+        return text.NONE
     if not value:
         return "0"
     return f"{value:.1f}" if value < 10 else f"{value:.0f}"  # noqa: PLR2004
@@ -266,7 +266,7 @@ def _rate(value: float | None) -> str:
 
 def _bytes(value: float | None) -> str:
     if value is None:
-        return words.NONE
+        return text.NONE
     for limit, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if value >= limit:
             return f"{value / limit:.1f} {unit}"
@@ -274,4 +274,4 @@ def _bytes(value: float | None) -> str:
 
 
 def _age(unix_nano: int, now: float) -> str:
-    return words.age(now - unix_nano / 1e9) if unix_nano else words.NONE
+    return text.age(now - unix_nano / 1e9) if unix_nano else text.NONE

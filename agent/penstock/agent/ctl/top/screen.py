@@ -6,28 +6,32 @@ import curses
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl.clock import current_time
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.top.layout import BAD, DIM, HEAD, WARN, screen
 from penstock.agent.ctl.top.view import SORTS, History
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.agent.ctl.top.layout import Line
-    from penstock.agent.ctl.top.poll import Poller
+    from penstock.agent.ctl.top.view import AgentState
 
 # Milliseconds to wait for a key; bounds the work while idle.
 _TICK = 250
 _PAGE = 10
 
 
-def run(poller: Poller, sort: str, *, colour: bool) -> None:
-    """Draw until q is pressed."""
-    curses.wrapper(lambda window: _Screen(window, poller, sort, colour=colour).loop())
+def run(newest: Callable[[], list[AgentState]], sort: str, *, colour: bool) -> None:
+    """Draw until q is pressed; *newest* returns the samples since its last call, and never blocks."""
+    curses.wrapper(lambda window: _Screen(window, newest, sort, colour=colour).loop())
 
 
 class _Screen:
-    def __init__(self, window: curses.window, poller: Poller, sort: str, *, colour: bool) -> None:
+    def __init__(
+        self, window: curses.window, newest: Callable[[], list[AgentState]], sort: str, *, colour: bool
+    ) -> None:
         self._window = window
-        self._poller = poller
+        self._newest = newest
         self._sort = sort
         self._scroll = 0
         self._history = History()
@@ -40,7 +44,7 @@ class _Screen:
     def loop(self) -> None:
         drawn = 0.0
         while True:
-            samples = self._poller.newest()
+            samples = self._newest()
             for sample in samples:
                 self._history.add(sample)
             now = current_time()

@@ -1,27 +1,344 @@
-"""Which question asks for which detail."""
+"""Answers to what a click asks for: an engine, a peer, a request, policies, events; and which question asks for which."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import difflib
+import json
+from typing import TYPE_CHECKING, Any
 
-from penstock.agent.page.details.detail import Detail, fitted
-from penstock.agent.page.details.engine import engine_detail
-from penstock.agent.page.details.events import events_detail
-from penstock.agent.page.details.peer import peer_detail
-from penstock.agent.page.details.policies import policies_detail, policy_detail
-from penstock.agent.page.details.request import request_detail
-from penstock.agent.page.wire import AdminCalls, AnswerError
+import yaml
+from penstock.agent.page.details.arguments import engine_of, name_of, number_of, selector_of
+from penstock.agent.page.details.detail import (
+    Detail,
+    Link,
+    Section,
+    TextSection,
+    WaterfallRow,
+    WaterfallSection,
+    fitted,
+    sentences,
+    table_section,
+    text_section,
+)
+from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, milliseconds, plain
+from penstock.agent.views import text
+from penstock.agent.views.engines import engine_description
+from penstock.agent.views.events import event_rows
+from penstock.agent.views.peers import pair_rows, peer_description, peer_words
+from penstock.agent.views.policies import audit_rows, policy_description, policy_rows
+from penstock.agent.views.requests import MATTERS
+from penstock.agent.views.tables import Table
+from penstock.proto.names import number
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import FailureMode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+_MAX_FAILURES = 20
+
+_MAX_SECONDS = 30 * 86_400
+_MAX_EVENTS = 1_000
+_MAX_CHANGES = 20
+_MAX_MANIFEST = 20_000
+_MAX_BARS = 300
+_WAITS = ("deferral", "wait", "queue")
+
+
+async def _engine_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
+    """Return facts, labels, hooks, sources, peers and the effective policy of an engine."""
+    key = engine_of(query, "key")
+    if key is None:
+        raise AnswerError(400, "key is missing")
+    selector, name = selector_of(key), text.engine(key)
+    engines = (await calls.call("ListEngines", admin.ListEnginesRequest(selector=selector))).engines
+    if not engines:
+        raise AnswerError(404, f"engine {name!r} not found; 'agentctl get engines' lists them")
+    effective = await calls.call("GetEffectivePolicy", admin.GetEffectivePolicyRequest(key=key))
+    peers = (await calls.call("ListPeers", admin.ListPeersRequest(selector=selector))).peers
+    holders = (await calls.call("ListHolders", admin.ListHoldersRequest(selector=selector))).holders
+    _, *lines = engine_description(engines[0], effective, list(peers), calls.clock(), holders)
+    policies = _policy_fields(effective)
+    links = [Link("policy", name=field.new_policy) for field in effective.fields]
+    return Detail(
+        title=plain(f"Engine {name}"),
+        sentences=sentences(stall.sentence for stall in engines[0].stalls),
+        command=about("describe", "engine", name=name),
+        sections=(
+            table_section(
+                "Policy",
+                policies,
+                sentence=""
+                if policies.rows
+                else "no policy selects it; vLLM's own configuration is in force",
+                links=links,
+            ),
+            text_section("Engine", lines),
+        ),
+    )
+
+
+def _policy_fields(effective: admin.EffectivePolicy) -> Table:
+    """Return the fields of a merged policy with the policy that gives each. Pure."""
+    names = {each.name: text.policies([each], "") for each in effective.policies}
+    rows: list[tuple[str, ...]] = [
+        (field.field, field.new_value, names.get(field.new_policy, field.new_policy))
+        for field in effective.fields
+    ]
+    return Table(("FIELD", "VALUE", "POLICY"), rows)
+
+
+async def _peer_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
+    """Return the windows, failures, quarantines and last failures of a peer."""
+    peer, key = name_of(query, "peer"), engine_of(query, "engine")
+    selector = selector_of(key)
+    listed = await calls.call(
+        "ListPeers", admin.ListPeersRequest(selector=selector, state="all", peers=[peer])
+    )
+    found = [item for item in listed.peers if item.peer.address == peer]
+    if not found:
+        raise AnswerError(404, f"peer {peer!r} not found; 'agentctl get peers --state all' lists them")
+    quarantines = (
+        await calls.call("ListQuarantines", admin.ListQuarantinesRequest(selector=selector))
+    ).quarantines
+    request = admin.ListEventsRequest(
+        selector=selector, peer=peer, kinds=["transfer_failure"], limit=_MAX_FAILURES
+    )
+    failures = sorted(
+        (await calls.call("ListEvents", request)).events, key=lambda item: item.event.time_unix_nano
+    )
+    orders = [item for item in quarantines if item.peer.address == peer]
+    _, *lines = peer_description(found, orders, failures, calls.clock())
+    pairs = [
+        item
+        for item in (await calls.call("ListPairs", admin.ListPairsRequest())).pairs
+        if item.peer.address == peer and (key is None or item.key == key)
+    ]
+    return Detail(
+        title=plain(f"Peer {peer_words(found[0])}"),
+        sentences=sentences([item.condition_reason for item in found if item.condition_reason]),
+        command=about("describe", "peer", name=peer),
+        sections=(
+            text_section("As the engine sees it", lines),
+            table_section("Pair", pair_rows(pairs), sentence="" if pairs else "no pair of engines is known"),
+        ),
+    )
+
+
+async def _events_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
+    """Return the newest events that fit, oldest first."""
+    request, words = _events_request(query)
+    found = await calls.call("ListEvents", request)
+    links = [
+        Link("request", id=item.event.request_id)
+        if item.event.request_id
+        else Link("engine", engine=plain(_engine_of_event(item)))
+        for item in found.events
+    ]
+    commands = [
+        about("explain", name=item.event.request_id) if item.event.request_id else command(*words)
+        for item in found.events
+    ]
+    cut = "older events are not shown; ask for less time, or one peer" if found.truncated else ""
+    nothing = "" if found.events else "no event fits"
+    table = table_section(
+        "Events",
+        event_rows(found.events, calls.clock()),
+        sentence=cut or nothing,
+        links=links,
+        commands=commands,
+    )
+    return Detail("Events", (), command(*words), (table,))
+
+
+def _events_request(query: Mapping[str, str]) -> tuple[admin.ListEventsRequest, list[str]]:
+    """Return the request of a query, and the words of the command that asks the same. Pure.
+
+    Raises:
+        AnswerError: the query is wrong.
+
+    """
+    key = engine_of(query, "engine")
+    request = admin.ListEventsRequest(
+        selector=selector_of(key),
+        peer=name_of(query, "peer", needed=False),
+        request_id=name_of(query, "request", needed=False),
+        limit=max(1, number_of(query, "limit", 100, _MAX_EVENTS)),
+    )
+    words = ["get", "events", f"--limit={request.limit}"]
+    words += [f"--peer={request.peer}"] if request.peer else []
+    words += [f"--request={request.request_id}"] if request.request_id else []
+    if kind := name_of(query, "kind", needed=False):
+        request.kinds.append(kind)
+        words.append(f"--kind={kind}")
+    if mode := name_of(query, "mode", needed=False):
+        try:
+            request.mode = number(FailureMode, mode)  # type: ignore[assignment]
+        except (KeyError, ValueError):
+            raise AnswerError(400, f"{mode!r} is no failure mode") from None
+        words.append(f"--mode={mode}")
+    if seconds := number_of(query, "seconds", 0, _MAX_SECONDS):
+        request.since.FromSeconds(seconds)
+        words.append(f"--since={seconds}s")
+    return request, words
+
+
+def _engine_of_event(item: admin.LoggedEvent) -> str:
+    return f"{item.key.server}/{item.key.engine}" if item.key.server else item.key.engine
+
+
+async def _policies_detail(calls: AdminCalls, _query: Mapping[str, str]) -> Detail:
+    """Return the table of ``agentctl get policy -o wide``."""
+    found = list((await calls.call("ListPolicies", admin.ListPoliciesRequest())).policies)
+    links = [Link("policy", name=item.name) for item in found]
+    commands = [about("describe", "policy", name=item.name) for item in found]
+    nothing = "" if found else "no policies; vLLM's own configuration is in force"
+    table = table_section(
+        "Policies", policy_rows(found, calls.clock()), sentence=nothing, links=links, commands=commands
+    )
+    return Detail("Policies", (), command("get", "policy"), (table,))
+
+
+async def _policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
+    """Return one policy; of a relay whose agents differ the first."""
+    name = name_of(query, "name")
+    found = (await calls.call("ListPolicies", admin.ListPoliciesRequest(name=name))).policies
+    if not found:
+        raise AnswerError(404, f"policy {name!r} not found; 'agentctl get policy' lists them")
+    item = found[0]
+    engines = (await calls.call("ListEngines", admin.ListEnginesRequest())).engines
+    entries = (await calls.call("ListAudit", admin.ListAuditRequest(name=name, limit=_MAX_CHANGES))).entries
+    rollouts = (await calls.call("ListPolicyRollouts", admin.ListPolicyRolloutsRequest())).rollouts
+    manifest = _manifest_text(item.manifest_json)
+    selected = [each for each in engines if any(policy.name == name for policy in each.wanted_policies)]
+    _, *lines = policy_description(item, selected, (), calls.clock())
+    history = audit_rows(entries, calls.clock())
+    sections: list[Section] = [
+        text_section("Policy", lines),
+        table_section("History", history, sentence="" if history.rows else "no change is recorded"),
+        *_last_change(entries),
+    ]
+    if len(manifest) <= _MAX_MANIFEST:
+        sections.insert(1, TextSection("Manifest", manifest))
+    differ = (
+        [f"the agents of this relay have {len(found)} different policies of this name"]
+        if len(found) > 1
+        else []
+    )
+    moving = [
+        f"rollout {each.state}, {each.percent} %: {each.message}" for each in rollouts if each.name == name
+    ]
+    return Detail(
+        title=plain(f"Policy {name}"),
+        sentences=sentences([*differ, *moving]),
+        command=about("describe", "policy", name=name),
+        sections=tuple(sections),
+        manifest=manifest if len(manifest) <= _MAX_MANIFEST else "",
+        generation=item.generation,
+    )
+
+
+def _manifest_text(manifest_json: str) -> str:
+    """Return a manifest as people write it. Pure."""
+    return yaml.safe_dump(json.loads(manifest_json), sort_keys=False, allow_unicode=True)
+
+
+def _last_change(entries: Sequence[Any]) -> list[Section]:
+    """Return the difference of the last change to the manifest before, as a section; nothing where there was none. Pure."""
+    for entry in entries:
+        if entry.old_manifest_json and entry.new_manifest_json:
+            old, new = (_manifest_text(each) for each in (entry.old_manifest_json, entry.new_manifest_json))
+            lines = difflib.unified_diff(
+                old.splitlines(),
+                new.splitlines(),
+                f"generation {entry.old_generation}",
+                f"generation {entry.new_generation}",
+                lineterm="",
+            )
+            return [text_section("Last change", lines)]
+    return []
+
+
+async def _request_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
+    """Return what ``agentctl explain`` says, and the spans of ``agentctl trace`` as bars."""
+    wanted = name_of(query, "id")
+    asked = admin.GetTraceRequest(request_id=wanted)
+    explained = await calls.call("Explain", asked)
+    try:
+        trace = await calls.call("GetTrace", asked)
+    except AnswerError as error:
+        trace, why = admin.Trace(), error.sentence
+    else:
+        why = ""
+    bars = _waterfall(trace, why, round(calls.clock() * 1e9))
+    parts = [
+        f"{part.part.replace('_', ' ')}: {text.span_of_time(part.duration.ToNanoseconds() / 1e9)}, {part.share:.0%} of the wait"
+        for part in explained.wait_parts
+    ]
+    return Detail(
+        title=plain(f"Request {explained.request_id or wanted}"),
+        sentences=sentences(explained.sentences),
+        command=about("explain", name=wanted),
+        sections=(*([text_section("What the wait was made of", parts)] if parts else []), bars),
+    )
+
+
+def _waterfall(trace: admin.Trace, why: str, now: int) -> WaterfallSection:
+    """Return the spans of a trace as bars; *why* there are none; *now* is in nanoseconds. Pure."""
+    spans = sorted(trace.spans, key=lambda span: (span.start_time_unix_nano, span.span_id))[:_MAX_BARS]
+    start = min((span.start_time_unix_nano for span in spans), default=0)
+    end = max((_end(span, now) for span in spans), default=0)
+    left_out = len(trace.spans) - len(spans)
+    sentence = (
+        f"{left_out} later spans are left out" if left_out else "" if spans else why or "no span is known"
+    )
+    return WaterfallSection(
+        "Where its time went",
+        milliseconds(start),
+        milliseconds(end),
+        tuple(_bar(span, now) for span in spans),
+        plain(sentence),
+    )
+
+
+def _end(span: admin.Span, now: int) -> int:
+    """Return when a span ended, or now for one that has not."""
+    if span.end_time_unix_nano > span.start_time_unix_nano:
+        return span.end_time_unix_nano
+    return max(now, span.start_time_unix_nano)
+
+
+def _bar(span: admin.Span, now: int) -> WaterfallRow:
+    state = "wait" if any(word in span.name for word in _WAITS) else "ok"
+    if span.end_time_unix_nano <= span.start_time_unix_nano:
+        state = "open"
+    if span.status == "error":
+        state = "error"
+    end = _end(span, now)
+    took = text.span_of_time((end - span.start_time_unix_nano) / 1e9)
+    said = [text.one_line(span.status_message)] if span.status_message else []
+    said += [
+        f"{name.removeprefix('penstock.')}={text.one_line(span.attributes[name])}"
+        for name in MATTERS
+        if name in span.attributes
+    ]
+    return WaterfallRow(
+        side=plain(text.engine(span.key)),
+        name=plain(span.name),
+        start=milliseconds(span.start_time_unix_nano),
+        end=milliseconds(end),
+        text=plain(", ".join([took, *said])),
+        state=state,
+    )
+
 
 _QUESTIONS: dict[str, Callable[[AdminCalls, Mapping[str, str]], Awaitable[Detail]]] = {
-    "request": request_detail,
-    "peer": peer_detail,
-    "engine": engine_detail,
-    "policies": policies_detail,
-    "policy": policy_detail,
-    "events": events_detail,
+    "request": _request_detail,
+    "peer": _peer_detail,
+    "engine": _engine_detail,
+    "policies": _policies_detail,
+    "policy": _policy_detail,
+    "events": _events_detail,
 }
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.agent.page.live.entries import KINDS, log_entry
+from penstock.agent.page.live.entries import KINDS, Message, log_entry, message
 from penstock.agent.page.live.history import MAX_SECONDS
 from penstock.agent.page.live.hub import MAX_TABS, Hub
-from penstock.agent.page.live.messages import Message, message
-from penstock.agent.page.live.positions import MAX_ID_CHARACTERS, Positions, read
-from penstock.agent.page.live.tab import Tab
+from penstock.agent.page.live.tab import MAX_ID_CHARACTERS, Positions, Tab, read
 
 __all__ = [
     "KINDS",

@@ -7,18 +7,8 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.page.live.entries import KINDS, log_entry
-from penstock.agent.page.live.messages import message, parts
-from penstock.agent.page.live.positions import (
-    WHOLE,
-    Position,
-    Positions,
-    begins,
-    ends,
-    of_entry,
-    resumed,
-    written,
-)
+from penstock.agent.page.live.entries import KINDS, log_entry, message, parts
+from penstock.agent.page.live.tab import WHOLE, Position, Positions, begins, ends, of_entry, resumed, written
 from penstock.agent.page.wire import AnswerError
 from penstock.proto.v1 import admin_pb2 as admin
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.agent.aio import ThreadYield
-from penstock.agent.page.live.entries import KINDS, log_entry
-from penstock.agent.page.live.messages import Message, parts
+from penstock.agent.page.live.entries import KINDS, Message, log_entry, parts
 from penstock.agent.page.wire import MAX_MESSAGE_BYTES, AdminCalls, AnswerError, encode, plain
 from penstock.agent.views import text
 from penstock.agent.views.events import event_peer

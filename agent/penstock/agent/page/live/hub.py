@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.page.live.entries import Message, message
 from penstock.agent.page.live.follower import Follower
 from penstock.agent.page.live.history import ask_earlier, ask_history
-from penstock.agent.page.live.messages import Message, message
 from penstock.agent.page.live.poller import ScreenPoller
 from penstock.agent.page.live.tab import Tab
 from penstock.agent.page.wire import AnswerError, plain
@@ -15,7 +15,7 @@ from penstock.agent.page.wire import AnswerError, plain
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from penstock.agent.page.live.positions import Positions
+    from penstock.agent.page.live.tab import Positions
     from penstock.agent.page.wire import AdminCalls
 
 MAX_TABS = 16

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.aio import ThreadYield
-from penstock.agent.page.live.messages import Message
+from penstock.agent.page.live.entries import Message
 from penstock.agent.page.screen import (
     MOST_ENGINES,
     MOST_PEERS,

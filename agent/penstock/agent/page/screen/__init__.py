@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.page.screen.build import build_screen, fitted
 from penstock.agent.page.screen.model import Peers, Screen, ScreenAnswers
-from penstock.agent.page.screen.peers import MOST_ENGINES, MOST_PEERS, peer_table
-from penstock.agent.page.screen.policy import hashes
+from penstock.agent.page.screen.tables import MOST_ENGINES, MOST_PEERS, hashes, peer_table
 
 __all__ = [
     "MOST_ENGINES",

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.views import text as shown
+from penstock.agent.views.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ def plain(text: str, longest: int = MAX_TEXT) -> str:
     if text.isprintable():
         clean = text
     else:
-        clean = _PARTS.sub(lambda part: shown.printable(part[0]), _SURROGATES.sub("", text))
+        clean = _PARTS.sub(lambda part: printable(part[0]), _SURROGATES.sub("", text))
     return clean if len(clean) <= longest else clean[: longest - 1] + _ENDING
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.policy.manifest import BREAK_GLASS_PRIORITY
-from penstock.agent.views import text as words
+from penstock.agent.views import text
 from penstock.agent.views.checks.findings import NOTE, Finding
 from penstock.agent.views.orders import drill_words, until_words
 from penstock.proto.v1 import events_pb2 as events
@@ -73,7 +73,7 @@ def check_orders(
 def drill_findings(drills: Iterable[admin.Drill]) -> Iterator[Finding]:
     """Name each drill."""
     for each in drills:
-        what = words.one_line(drill_words(each)) + _by([each.spec.author])
+        what = text.one_line(drill_words(each)) + _by([each.spec.author])
         yield Finding(NOTE, f"drill {each.id}", what, f"'agentctl drill stop {each.id}' ends it")
 
 
@@ -94,7 +94,7 @@ def break_glass_finding(policy: admin.Policy, now: float) -> Finding | None:
     ends = datetime.fromisoformat(spec["expiresAt"]).timestamp() if spec.get("expiresAt") else 0.0
     if spec.get("priority", 0) < BREAK_GLASS_PRIORITY or ends <= now:
         return None
-    what = f"break-glass, ends {words.ago(int(ends * 1e9), now)}{_by([policy.author])}"
+    what = f"break-glass, ends {text.ago(int(ends * 1e9), now)}{_by([policy.author])}"
     return Finding(NOTE, f"policy {policy.name}", what, _removal(policy))
 
 
@@ -102,12 +102,12 @@ def _standing(rows: Sequence[admin.Quarantine], now: float) -> str:
     """Describe what has become of a peer's quarantine: in how many engines, until when, by whom, why."""
     counts = Counter(each.state for each in rows if each.HasField("key"))
     states = [
-        f"{said} {words.count(counts[state], 'engine')}" for state, said in _STATES.items() if counts[state]
+        f"{said} {text.count(counts[state], 'engine')}" for state, said in _STATES.items() if counts[state]
     ]
     ends = {until_words(each, now) for each in rows}
     until = f", until: {ends.pop()}" if len(ends) == 1 else ""
     reason = next((each.reason for each in rows if each.author), rows[0].reason)
-    why = f": {words.one_line(reason, _REASON)}" if reason else ""
+    why = f": {text.one_line(reason, _REASON)}" if reason else ""
     where = ", ".join(states) or "quarantine ordered, in force in no engine"
     return where + until + _by([each.author for each in rows]) + why
 
@@ -122,7 +122,7 @@ def _removal(policy: admin.Policy) -> str:
 
 def _by(authors: Iterable[str]) -> str:
     found = ", ".join(dict.fromkeys(filter(None, authors)))
-    return f", by {words.one_line(found)}" if found else ""
+    return f", by {text.one_line(found)}" if found else ""
 
 
 def _shortened(found: list[Finding], subject: str, rest: str) -> list[Finding]:

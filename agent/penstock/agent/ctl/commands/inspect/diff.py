@@ -11,12 +11,10 @@ from penstock.agent.ctl.commands.inspect.engine_document import comparable, desc
 from penstock.agent.ctl.delivery import show_fields, show_shares, show_warnings
 from penstock.agent.ctl.errors import ComparisonError, FailedError, UnreachableError, UsageError
 from penstock.agent.ctl.manifest_files import read_paths
-from penstock.agent.ctl.name_arguments import ENGINE, POLICY
-from penstock.agent.ctl.options import PATH, author, with_client
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.printing.output import say_document, say_table
-from penstock.agent.views import text as words
+from penstock.agent.ctl.options import ENGINE, PATH, POLICY, author, with_client
+from penstock.agent.ctl.output import say_document, say_table
+from penstock.agent.ctl.printing import say, with_output
+from penstock.agent.views import text
 from penstock.agent.views.field_diff import Difference, difference_rows, differences, plain_rows
 from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
@@ -141,7 +139,7 @@ def _with_file(
     except FailedError as error:
         # The manifest is valid but cannot be applied: a file owns the name, or the certificate is read-only.
         say(
-            words.style(f"warning: changes in engines are unknown: {error.message}", "yellow"),
+            text.style(f"warning: changes in engines are unknown: {error.message}", "yellow"),
             err=True,
         )
     present = _present(client, name)
@@ -222,5 +220,5 @@ def _explain(found: list[Difference]) -> None:
         if item.field.startswith("compatibility.factors.")
     ]
     because = f": {', '.join(factors)}" if factors else ""
-    text = f"handshakes between them fail as incompatible{because}"
-    say(words.style(text, "red"))
+    said = f"handshakes between them fail as incompatible{because}"
+    say(text.style(said, "red"))

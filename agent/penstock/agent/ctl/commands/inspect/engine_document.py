@@ -11,7 +11,7 @@ from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.options import engine_selector
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import no_engine
-from penstock.agent.views import text as words
+from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
@@ -75,11 +75,11 @@ def read_engine(path: str) -> dict[str, Any]:
     """
     try:
         if path == "-":
-            text = sys.stdin.read(_MAX_CHARACTERS)
+            content = sys.stdin.read(_MAX_CHARACTERS)
         else:
             with Path(path).open(encoding="utf-8") as stream:
-                text = stream.read(_MAX_CHARACTERS)
-        found = json.loads(text)
+                content = stream.read(_MAX_CHARACTERS)
+        found = json.loads(content)
     except OSError as error:
         raise UsageError(f"{path!r} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -142,7 +142,7 @@ def _standing(engine: dict[str, Any], value: str) -> str:
     """Return *value* with its state: in force, paused, or wanted."""
     if engine.get("inSync"):
         return value
-    return words.paused(value) if engine.get("paused") else f"wanted: {value}"
+    return text.paused(value) if engine.get("paused") else f"wanted: {value}"
 
 
 def _of_sources(engine: dict[str, Any], name: str) -> str:

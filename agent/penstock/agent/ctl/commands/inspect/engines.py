@@ -1,39 +1,41 @@
-"""``agentctl get engines``, ``describe engine`` and ``get holders``."""
+"""``agentctl get engines``, ``describe engine``, ``get holders`` and ``debug``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.inspect.engine_document import document, effective_policy, find_engine
 from penstock.agent.ctl.errors import FailedError, UsageError
+from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
-from penstock.agent.ctl.name_arguments import ENGINE
-from penstock.agent.ctl.options import engine_selector, with_client, with_selector
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.printing.output import say_document
+from penstock.agent.ctl.moments import current_time
+from penstock.agent.ctl.options import ENGINE, author, engine_selector, with_client, with_selector
+from penstock.agent.ctl.output import say_document, show
+from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import no_engine
-from penstock.agent.views import text as words
+from penstock.agent.views import text
 from penstock.agent.views.engines import condition_line, engine_description, engine_rows
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.snapshot_pb2 import BlockHolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.agent.ctl.connection.client import Client
-
+    from penstock.proto.v1.policy_pb2 import StackDump, ThreadStack
 
 _NO_ENGINE = "no known engines: none has connected, or all were disconnected for longer than --retire-after"
 
-
 # Seconds for a diagnosis; the rest of the description does without.
 _PATIENCE = 5.0
+
+_INDENT = "  "
+_NAME = 128
 
 
 @click.command()
@@ -61,7 +63,7 @@ def engines(client: Client, keys: tuple[EngineKey, ...], selector: str, state: s
         return Listing(
             "engine",
             engine_rows(response.engines, current_time()),
-            [words.engine(item.key) for item in response.engines],
+            [text.engine(item.key) for item in response.engines],
             lambda: as_json_values(response),
             "engines",
             nothing_fits(selector, _NO_ENGINE if state == "all" else f"no engine is {state}"),
@@ -144,7 +146,7 @@ def holders(client: Client, keys: tuple[EngineKey, ...], selector: str, style: L
 
     def fetch() -> Listing:
         response = client.call("ListHolders", request)
-        unknown = ", ".join(words.engine(key) for key in response.unknown)
+        unknown = ", ".join(text.engine(key) for key in response.unknown)
         return Listing(
             "holder",
             rows(response.holders, current_time()),
@@ -164,14 +166,14 @@ def rows(items: Iterable[admin.HolderSummary], now: float) -> Table:
         ("ENGINE", "HOLDER", "PEER", "REQUESTS", "BLOCKS", "SHARE", "OLDEST", "PEER-ENGINE-ID"),
         [
             (
-                words.engine(item.key),
-                words.word(BlockHolder, item.holder),
+                text.engine(item.key),
+                text.word(BlockHolder, item.holder),
                 item.peer.address or "unknown",
-                str(item.requests) if item.requests else words.NONE,
+                str(item.requests) if item.requests else text.NONE,
                 str(item.blocks),
-                f"{item.share:.1%}" if item.HasField("share") else words.NONE,
-                words.ago_of(item.oldest, now),
-                item.peer.engine_id or words.NONE,
+                f"{item.share:.1%}" if item.HasField("share") else text.NONE,
+                text.ago_of(item.oldest, now),
+                item.peer.engine_id or text.NONE,
             )
             for item in items
         ],
@@ -180,4 +182,47 @@ def rows(items: Iterable[admin.HolderSummary], now: float) -> Table:
 
 
 def _name(item: admin.HolderSummary) -> str:
-    return f"{words.engine(item.key)}/{words.word(BlockHolder, item.holder)}/{item.peer.address or 'unknown'}"
+    return f"{text.engine(item.key)}/{text.word(BlockHolder, item.holder)}/{item.peer.address or 'unknown'}"
+
+
+@click.group(cls=LazyGroup)
+def debug() -> None:
+    """Look into a running engine."""
+
+
+@debug.command()
+@click.argument("engine", type=ENGINE)
+@click.option("--reason", default="", help="Reason, for the audit log.")
+@with_output()
+@with_client
+def stacks(client: Client, engine: EngineKey, reason: str, output: str) -> None:
+    """Show what the threads of ENGINE's EngineCore execute: functions and lines, no values.
+
+    The engine has to be started with PENSTOCK_ALLOW_STACKS=1. The engine answers even while a step hangs, and keeps
+    running.
+    """
+    key = common.EngineKey(server=engine.server, engine=engine.engine)
+    request = admin.GetStacksRequest(key=key, author=author(), reason=reason)
+    found = client.call("GetStacks", request)
+    if output != "table":
+        show(found, output)
+        return
+    for dump in found.processes:
+        say(*_lines(dump))
+
+
+def _lines(dump: StackDump) -> Iterator[str]:
+    yield f"{dump.process} (pid {dump.pid}): {text.count(len(dump.threads), 'thread')}"
+    for thread in dump.threads:
+        yield from _thread(thread)
+    if dump.threads_left_out:
+        yield f"{text.count(dump.threads_left_out, 'more thread')} not shown"
+
+
+def _thread(thread: ThreadStack) -> Iterator[str]:
+    yield f"{_INDENT}{text.one_line(thread.name, _NAME)}:"
+    for frame in thread.frames:
+        where = text.one_line(f"{frame.module}.{frame.function}", 2 * _NAME)
+        yield f"{2 * _INDENT}{where} ({text.one_line(frame.file, _NAME)}:{frame.line})"
+    if thread.frames_left_out:
+        yield f"{2 * _INDENT}{text.count(thread.frames_left_out, 'outer frame')} not shown"

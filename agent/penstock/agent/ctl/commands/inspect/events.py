@@ -9,14 +9,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.listing import Listing, ListStyle, RowPrinter, show_listing, with_listing
-from penstock.agent.ctl.name_arguments import KIND, PEER
-from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.printing.output import say_document, unreadable_words
+from penstock.agent.ctl.moments import current_time
+from penstock.agent.ctl.options import DURATION, KIND, PEER, engine_selector, with_client, with_selector
+from penstock.agent.ctl.output import say_document, unreadable_words
+from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views import text
 from penstock.agent.views.events import event_peer, event_rows, logged_words
 from penstock.agent.views.json_values import as_json_values

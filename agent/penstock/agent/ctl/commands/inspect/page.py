@@ -6,14 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.command_hints import note_program
-from penstock.agent.ctl.connection.bundle_client import open_page
+from penstock.agent.ctl.connection.client import open_page
 from penstock.agent.ctl.connection.endpoint import bundle_of
-from penstock.agent.ctl.errors import FailedError, UsageError
+from penstock.agent.ctl.errors import FailedError, UsageError, note_program
 from penstock.agent.ctl.options import DURATION, author, open_client, with_place
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.printing.output import show
+from penstock.agent.ctl.output import show
+from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views import text
 from penstock.proto.v1 import admin_pb2 as admin
 

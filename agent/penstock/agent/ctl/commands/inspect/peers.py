@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
-from penstock.agent.ctl.name_arguments import PAIR_SIDE, PEER, is_named, peers_request
-from penstock.agent.ctl.options import engine_selector, with_client, with_selector
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.printing.output import say_document, unreadable_words
-from penstock.agent.views import pairs as pair_rows
+from penstock.agent.ctl.moments import current_time
+from penstock.agent.ctl.options import (
+    PAIR_SIDE,
+    PEER,
+    engine_selector,
+    is_named,
+    peers_request,
+    with_client,
+    with_selector,
+)
+from penstock.agent.ctl.output import say_document, unreadable_words
+from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
-from penstock.agent.views.peers import peer_description, peer_rows
+from penstock.agent.views.peers import other_side, pair_rows, peer_description, peer_rows
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -154,8 +159,8 @@ def pairs(client: Client, names: tuple[str, ...], style: ListStyle) -> None:
         left_out = text.count(response.left_out, "pair")
         return Listing(
             "pair",
-            pair_rows.pairs(response.pairs),
-            [f"{text.engine(item.key)}={pair_rows.peer_name(item)}" for item in response.pairs],
+            pair_rows(response.pairs),
+            [f"{text.engine(item.key)}={other_side(item)}" for item in response.pairs],
             lambda: as_json_values(response),
             "pairs",
             "no pairs: no two engines here move KV blocks between them, and none has a peer",
@@ -167,4 +172,4 @@ def pairs(client: Client, names: tuple[str, ...], style: ListStyle) -> None:
 
 
 def _sides(item: admin.Pair) -> set[str]:
-    return {text.engine(item.key), pair_rows.peer_name(item), item.peer.address} - {"", text.NONE}
+    return {text.engine(item.key), other_side(item), item.peer.address} - {"", text.NONE}

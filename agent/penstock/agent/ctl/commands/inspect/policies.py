@@ -7,15 +7,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
-from penstock.agent.ctl.name_arguments import ENGINE, POLICY, fetch_policy
-from penstock.agent.ctl.options import engine_selector, with_client
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.printing.output import say_document, say_lines, show
-from penstock.agent.views import text as words
+from penstock.agent.ctl.moments import current_time
+from penstock.agent.ctl.options import ENGINE, POLICY, engine_selector, fetch_policy, with_client
+from penstock.agent.ctl.output import say_document, say_lines, show
+from penstock.agent.ctl.printing import say, with_output
+from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.policies import (
     audit_rows,
@@ -100,7 +98,7 @@ def _show_effective(client: Client, engine: EngineKey, style: ListStyle) -> None
     if not effective.fields:
         say(f"no policy selects engine {engine}; vLLM's own configuration is in force", err=True)
     else:
-        names = {policy.name: words.short_policies([policy], "") for policy in effective.policies}
+        names = {policy.name: text.short_policies([policy], "") for policy in effective.policies}
         rows = [
             (field.field, field.new_value, names.get(field.new_policy, field.new_policy))
             for field in effective.fields
@@ -109,7 +107,7 @@ def _show_effective(client: Client, engine: EngineKey, style: ListStyle) -> None
     _show_standing(client, engine)
     now = current_time()
     for step in effective.schedule[1:]:
-        say(f"{words.ago_of(step.begins, now)}: {words.policies(step.policies, step.hash)} {step.spec_json}")
+        say(f"{text.ago_of(step.begins, now)}: {text.policies(step.policies, step.hash)} {step.spec_json}")
 
 
 def _show_standing(client: Client, engine: EngineKey) -> None:
@@ -118,13 +116,13 @@ def _show_standing(client: Client, engine: EngineKey) -> None:
     for item in client.call("ListEngines", request).engines:
         if item.in_sync or not item.connected:
             continue
-        text = (
-            f"engine {engine} is {words.paused(words.policies(item.wanted_policies, item.wanted_hash))}; "
+        said = (
+            f"engine {engine} is {text.paused(text.policies(item.wanted_policies, item.wanted_hash))}; "
             f"'agentctl resume {engine}' puts this in force"
             if item.paused
             else f"this is not in force in engine {engine}; see 'agentctl describe engine {engine}'"
         )
-        say(words.style(text, "yellow"), err=True)
+        say(text.style(said, "yellow"), err=True)
 
 
 @click.command("policy")

@@ -1,18 +1,18 @@
-"""``agentctl get requests`` and ``get suspects``."""
+"""``agentctl get requests``, ``get suspects``, ``trace`` and ``explain``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
-from penstock.agent.ctl.name_arguments import PEER
-from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
-from penstock.agent.ctl.printing.output import unreadable_words
+from penstock.agent.ctl.moments import current_time
+from penstock.agent.ctl.options import DURATION, PEER, engine_selector, with_client, with_selector
+from penstock.agent.ctl.output import show, unreadable_words, warn_unreadable
+from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views.json_values import as_json_values
-from penstock.agent.views.requests import request_rows, suspect_rows
+from penstock.agent.views.requests import request_rows, suspect_rows, tree_lines
 from penstock.proto import names
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -173,3 +173,37 @@ def suspects(client: Client, since: timedelta, limit: int, selector: str, style:
         )
 
     show_listing(fetch, style)
+
+
+@click.command()
+@click.argument("request_id")
+@with_output()
+@with_client
+def trace(client: Client, request_id: str, output: str) -> None:
+    """Show the spans of one request as a tree.
+
+    REQUEST_ID is vLLM's id, the client's, a unique prefix of either, or a trace id.
+    """
+    found = client.call("GetTrace", admin.GetTraceRequest(request_id=request_id))
+    if output == "table":
+        say(*tree_lines(found))
+        warn_unreadable(found.unreadable_batches)
+    else:
+        show(found, output)
+
+
+@click.command()
+@click.argument("request_id")
+@with_output()
+@with_client
+def explain(client: Client, request_id: str, output: str) -> None:
+    """Explain in one sentence what happened to a request: peer, cause, action, cost.
+
+    REQUEST_ID is vLLM's id, the client's, a unique prefix of either, or a trace id.
+    """
+    found = client.call("Explain", admin.GetTraceRequest(request_id=request_id))
+    if output == "table":
+        say(*found.sentences)
+        warn_unreadable(found.unreadable_batches)
+    else:
+        show(found, output)

@@ -6,16 +6,22 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import follow_order, with_order, with_timeout
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
-from penstock.agent.ctl.name_arguments import DRILL, PEER
-from penstock.agent.ctl.options import DURATION, author, duration_message, engine_selector, with_client
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.printing.output import show
+from penstock.agent.ctl.moments import current_time
+from penstock.agent.ctl.options import (
+    DRILL,
+    DURATION,
+    PEER,
+    author,
+    duration_message,
+    engine_selector,
+    with_client,
+)
+from penstock.agent.ctl.output import show
+from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.parsing import DRILL_MODES, SLOW
 from penstock.agent.views import orders as order_rows
 from penstock.agent.views.json_values import as_json_values

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from penstock.agent.ctl.delivery import DEFAULT_TIMEOUT, GRACE, follow_delivery, told
-from penstock.agent.ctl.name_arguments import ENGINE
-from penstock.agent.ctl.options import DURATION, duration_message, with_selector
-from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.options import DURATION, ENGINE, duration_message, with_selector
+from penstock.agent.ctl.printing import with_output
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import with_order
 from penstock.agent.ctl.delivery import GRACE, follow_delivery, told
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.options import (
     DURATION,
     author,
@@ -15,9 +15,9 @@ from penstock.agent.ctl.options import (
     engine_selector,
     with_client,
 )
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.output import show
-from penstock.agent.views import text as words
+from penstock.agent.ctl.output import show
+from penstock.agent.ctl.printing import say
+from penstock.agent.views import text
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _say_end(rollout: admin.Rollout, now: float) -> None:
         if not engine.HasField("pause"):
             # It has ended meanwhile.
             continue
-        ends.setdefault(words.pause_end(engine.pause, now), []).append(words.engine(engine.key))
+        ends.setdefault(text.pause_end(engine.pause, now), []).append(text.engine(engine.key))
     for end, engines in ends.items():
         which = "the pause" if len(ends) == 1 else f"the pause of {', '.join(engines)}"
         say(

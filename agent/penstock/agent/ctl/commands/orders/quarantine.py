@@ -6,23 +6,23 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.commands.orders.options import follow_order, with_engines, with_order
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
-from penstock.agent.ctl.name_arguments import PEER
+from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.options import (
     DURATION,
+    PEER,
     author,
     duration_message,
     engine_selector,
     with_client,
     with_selector,
 )
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.output import show
+from penstock.agent.ctl.output import show
+from penstock.agent.ctl.printing import say
 from penstock.agent.views import orders as order_rows
-from penstock.agent.views import text as words
+from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
@@ -129,5 +129,5 @@ def _warn_of_a_stranger(client: Client, peer: str) -> None:
     """Warn if no engine knows *peer*: a typing error would otherwise look like success."""
     known = client.call("ListPeers", admin.ListPeersRequest(state="all", peers=[peer])).peers
     if all(item.peer.address != peer for item in known):
-        text = f"warning: no engine knows peer {peer}; 'agentctl get peers' lists them"
-        say(words.style(client.hinted(text), "yellow"), err=True)
+        said = f"warning: no engine knows peer {peer}; 'agentctl get peers' lists them"
+        say(text.style(client.hinted(said), "yellow"), err=True)

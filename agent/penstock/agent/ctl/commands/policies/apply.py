@@ -26,9 +26,8 @@ from penstock.agent.ctl.delivery import (
 from penstock.agent.ctl.errors import UnreachableError, UsageError
 from penstock.agent.ctl.manifest_files import ManifestText, read_paths
 from penstock.agent.ctl.options import author, with_client, with_paths
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_document_output
-from penstock.agent.ctl.printing.output import say_document
+from penstock.agent.ctl.output import say_document
+from penstock.agent.ctl.printing import say, with_document_output
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.policies import selector_of
 from penstock.proto.v1 import admin_pb2 as admin

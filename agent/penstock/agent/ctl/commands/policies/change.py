@@ -13,9 +13,8 @@ from penstock.agent.ctl.delivery import (
     show_change,
     wait_for,
 )
-from penstock.agent.ctl.name_arguments import POLICY, fetch_policy
-from penstock.agent.ctl.options import DURATION, author, with_client
-from penstock.agent.ctl.printing.formats import with_output
+from penstock.agent.ctl.options import DURATION, POLICY, author, fetch_policy, with_client
+from penstock.agent.ctl.printing import with_output
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.policies import selector_of
 from penstock.proto.v1 import admin_pb2 as admin

@@ -6,17 +6,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.clock import current_time
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.lazy_group import LazyGroup
 from penstock.agent.ctl.listing import Listing, ListStyle, show_listing, with_listing
 from penstock.agent.ctl.manifest_files import ManifestText, read_paths
-from penstock.agent.ctl.name_arguments import POLICY
-from penstock.agent.ctl.options import DURATION, author, duration_message, with_client
-from penstock.agent.ctl.printing.console import say
-from penstock.agent.ctl.printing.formats import with_output
-from penstock.agent.ctl.printing.output import show
-from penstock.agent.views import text as words
+from penstock.agent.ctl.moments import current_time
+from penstock.agent.ctl.options import DURATION, POLICY, author, duration_message, with_client
+from penstock.agent.ctl.output import show
+from penstock.agent.ctl.printing import say, with_output
+from penstock.agent.views import text
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin
@@ -236,9 +234,9 @@ def _table(items: Iterable[admin.PolicyRollout], now: float) -> Table:
             f"{item.percent} %",
             f"{item.engines_selected}/{item.engines_matched}",
             ",".join(map(str, item.steps)),
-            words.ago_of(item.step_ends, now) if item.HasField("step_ends") else words.NONE,
-            words.one_line(item.message, 160),
-            words.ago_of(item.started, now),
+            text.ago_of(item.step_ends, now) if item.HasField("step_ends") else text.NONE,
+            text.one_line(item.message, 160),
+            text.ago_of(item.started, now),
             item.author,
             " ".join(item.abort_if),
         )
@@ -252,7 +250,7 @@ def _table(items: Iterable[admin.PolicyRollout], now: float) -> Table:
 
 def _state_words(state: str) -> str:
     looks = {"aborted": "red", "undecided": "yellow", "paused": "yellow", "promoted": "green"}
-    return words.style(state, looks[state]) if state in looks else state
+    return text.style(state, looks[state]) if state in looks else state
 
 
 def _evidence(item: admin.PolicyRollout) -> Iterator[str]:
@@ -279,12 +277,12 @@ def _history(entries: Iterable[admin.AuditEntry], now: float) -> Table:
         state = _state(entry)
         rows.append(
             (
-                words.ago_of(entry.time, now).removesuffix(" ago"),
-                entry.author or words.NONE,
-                _state_words(str(state.get("phase", words.NONE))),
-                f"{state.get('percent', words.NONE)} %",
+                text.ago_of(entry.time, now).removesuffix(" ago"),
+                entry.author or text.NONE,
+                _state_words(str(state.get("phase", text.NONE))),
+                f"{state.get('percent', text.NONE)} %",
                 str(entry.new_generation),
-                words.one_line(str(state.get("message", "")), 160) or words.NONE,
+                text.one_line(str(state.get("message", "")), 160) or text.NONE,
             )
         )
     return Table(("AGE", "AUTHOR", "STATE", "PERCENT", "GENERATION", "MESSAGE"), rows, wide=0)

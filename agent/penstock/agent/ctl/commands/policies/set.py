@@ -15,8 +15,7 @@ from penstock.agent.ctl.commands.policies.change import (
 )
 from penstock.agent.ctl.commands.policies.fields import set_fields, unset_fields, with_fields
 from penstock.agent.ctl.errors import UsageError
-from penstock.agent.ctl.name_arguments import POLICY
-from penstock.agent.ctl.options import DURATION, SELECTOR, author, with_client, with_paths
+from penstock.agent.ctl.options import DURATION, POLICY, SELECTOR, author, with_client, with_paths
 from penstock.agent.parsing import parse_labels
 from penstock.agent.views.policies import selector_of
 from penstock.proto.v1 import admin_pb2 as admin

@@ -2,7 +2,7 @@
 import {panelOf} from "../filter.js";
 import {clock} from "../format.js";
 import {html} from "../markup.js";
-import {Copy, Name, Part, Scrolled, Sentence, useHeldOrder} from "./parts.js";
+import {Copy, Name, Part, Rows, Sentence, useHeldOrder} from "./parts.js";
 
 /** Rows in the page; the rest is one key away, in the events. */
 const ROWS = 60;
@@ -17,38 +17,26 @@ export function Failures({shown, isFiltered, act}) {
   return html`<${Part} id="failures" title="Failures and changes" note=${note.filter(Boolean).join("; ")}>
     ${rows.length === 0
       ? html`<p class="empty">${isFiltered ? "No failure and no change that the filter lets through." : "No failure and no change in the last 15 minutes."}</p>`
-      : html`<${Scrolled} label="Failures and changes">
-          <table ...${handlers}>
-            <thead>
-              <tr>
-                <th scope="col">time</th>
-                <th scope="col">what happened</th>
-                <th scope="col">engine</th>
-                <th scope="col"><span class="unseen">command</span></th>
-              </tr>
-            </thead>
-            <tbody>
-              ${rows.map(
-                (entry) =>
-                  html`<tr key=${entry.position} class=${`entry ${entry.severity}`}>
-                    <td class="number">${clock(entry.time)}</td>
-                    <td>
-                      <${Sentence}
-                        text=${entry.sentence}
-                        links=${[
-                          {text: entry.request, title: "Open this request", onClick: () => act.open(panelOf("request", {id: entry.requestId || entry.request}))},
-                          {text: entry.peer, title: "Show only this peer", onClick: () => act.filter({peer: entry.peer})},
-                        ]}
-                      />
-                    </td>
-                    <td>
-                      <${Name} text=${entry.engine} title="Show only this engine" onClick=${() => act.filter({engine: entry.engine})} />
-                    </td>
-                    <td class="command"><${Copy} command=${entry.command} /></td>
-                  </tr>`,
-              )}
-            </tbody>
-          </table>
+      : html`<${Rows} label="Failures and changes" columns=${["time", "what happened", "engine"]} handlers=${handlers}>
+          ${rows.map(
+            (entry) =>
+              html`<tr key=${entry.position} class=${`entry ${entry.severity}`}>
+                <td class="number">${clock(entry.time)}</td>
+                <td>
+                  <${Sentence}
+                    text=${entry.sentence}
+                    links=${[
+                      {text: entry.request, title: "Open this request", onClick: () => act.open(panelOf("request", {id: entry.requestId || entry.request}))},
+                      {text: entry.peer, title: "Show only this peer", onClick: () => act.filter({peer: entry.peer})},
+                    ]}
+                  />
+                </td>
+                <td>
+                  <${Name} text=${entry.engine} title="Show only this engine" onClick=${() => act.filter({engine: entry.engine})} />
+                </td>
+                <td class="command"><${Copy} command=${entry.command} /></td>
+              </tr>`,
+          )}
         <//>`}
   <//>`;
 }

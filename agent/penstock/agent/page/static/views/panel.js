@@ -3,8 +3,8 @@ import {panelOf} from "../filter.js";
 import {clock, printable} from "../format.js";
 import {html, useEffect, useLayoutEffect, useRef, useState} from "../markup.js";
 import {address, detail} from "../requests.js";
+import {Engines} from "./engines.js";
 import {Copy} from "./parts.js";
-import {Engines} from "./policy.js";
 import {Sections} from "./sections.js";
 import {WRITABLE, Writes} from "./write.js";
 

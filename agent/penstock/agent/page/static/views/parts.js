@@ -94,6 +94,27 @@ export function Scrolled({label, children}) {
 }
 
 /**
+ * A table of rows, each with its command in the last column, which `columns` does not name.
+ *
+ * @param {{label: string, columns: string[], handlers?: object, children?: Children}} props
+ */
+export function Rows({label, columns, handlers = {}, children}) {
+  return html`<${Scrolled} label=${label}>
+    <table ...${handlers}>
+      <thead>
+        <tr>
+          ${columns.map((column) => html`<th scope="col">${column}</th>`)}
+          <th scope="col"><span class="unseen">command</span></th>
+        </tr>
+      </thead>
+      <tbody>
+        ${children}
+      </tbody>
+    </table>
+  <//>`;
+}
+
+/**
  * A name that filters the page by itself, or opens something. It may break after a slash.
  *
  * @typedef {{text: string, title: string, onClick: () => void}} Link

@@ -2,7 +2,7 @@
 import {panelOf} from "../filter.js";
 import {span} from "../format.js";
 import {html} from "../markup.js";
-import {Copy, Name, Part, Scrolled, Sentence, useHeldOrder} from "./parts.js";
+import {Copy, Name, Part, Rows, Sentence, useHeldOrder} from "./parts.js";
 
 /**
  * @param {{shown: import("../selection.js").Selection, act: import("../app.js").Act}} props
@@ -21,36 +21,24 @@ export function Waits({shown, act}) {
   return html`<${Part} id="waits" title="Waits now" note=${notes.filter(Boolean).join("; ")}>
     ${rows.length === 0
       ? html`<p class="empty">${emptySentence(waits, hidden)}</p>`
-      : html`<${Scrolled} label="Waits now">
-          <table ...${handlers}>
-            <thead>
-              <tr>
-                <th scope="col">for</th>
-                <th scope="col">request</th>
-                <th scope="col">what it waits for</th>
-                <th scope="col"><span class="unseen">command</span></th>
-              </tr>
-            </thead>
-            <tbody>
-              ${rows.map(
-                (row) =>
-                  html`<tr key=${`${row.engine} ${row.request}`}>
-                    <td class="number">${span((shown.moment - row.since) / 1000)}</td>
-                    <th scope="row">
-                      <${Name} text=${row.request} title="Open this request" onClick=${() => act.open(panelOf("request", {id: row.requestId || row.request}))} />${" "}
-                      <${Name} text=${row.engine} title="Show only this engine" onClick=${() => act.filter({engine: row.engine})} />
-                    </th>
-                    <td>
-                      <${Sentence}
-                        text=${row.sentence || row.reason}
-                        links=${[{text: row.peer, title: "Show only this peer", onClick: () => act.filter({peer: row.peer})}]}
-                      />
-                    </td>
-                    <td class="command"><${Copy} command=${row.command} /></td>
-                  </tr>`,
-              )}
-            </tbody>
-          </table>
+      : html`<${Rows} label="Waits now" columns=${["for", "request", "what it waits for"]} handlers=${handlers}>
+          ${rows.map(
+            (row) =>
+              html`<tr key=${`${row.engine} ${row.request}`}>
+                <td class="number">${span((shown.moment - row.since) / 1000)}</td>
+                <th scope="row">
+                  <${Name} text=${row.request} title="Open this request" onClick=${() => act.open(panelOf("request", {id: row.requestId || row.request}))} />${" "}
+                  <${Name} text=${row.engine} title="Show only this engine" onClick=${() => act.filter({engine: row.engine})} />
+                </th>
+                <td>
+                  <${Sentence}
+                    text=${row.sentence || row.reason}
+                    links=${[{text: row.peer, title: "Show only this peer", onClick: () => act.filter({peer: row.peer})}]}
+                  />
+                </td>
+                <td class="command"><${Copy} command=${row.command} /></td>
+              </tr>`,
+          )}
         <//>`}
   <//>`;
 }

@@ -1,1 +1,0 @@
-"""What commands print: lines, tables, JSON and YAML."""
