@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.recipes import column, condition, counter, edits, event, policy_field
+from tests.recipes import alert, column, condition, counter, edits, event, policy_field
 from tests.recipes.edits import ROOT, Edit, Recipe, RecipeError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _MODULES = {
-    module.__name__.rpartition(".")[2]: module for module in (event, counter, column, policy_field, condition)
+    module.__name__.rpartition(".")[2]: module
+    for module in (event, counter, column, policy_field, condition, alert)
 }
 _SECTION = re.compile(r"^## (?P<title>.+)\n(?P<text>(?:(?!## ).*\n)*)", re.MULTILINE)
 _SPAN = re.compile(r"`([^`]+)`")
