@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.recipes import alert, column, condition, counter, edits, event, policy_field, reason
+from tests.recipes import alert, column, command, condition, counter, edits, event, policy_field, reason
 from tests.recipes.edits import ROOT, Edit, Recipe, RecipeError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     module.__name__.rpartition(".")[2]: module
-    for module in (event, counter, column, policy_field, condition, alert, reason)
+    for module in (event, counter, column, policy_field, condition, alert, reason, command)
 }
 _SECTION = re.compile(r"^## (?P<title>.+)\n(?P<text>(?:(?!## ).*\n)*)", re.MULTILINE)
 _SPAN = re.compile(r"`([^`]+)`")
