@@ -12,6 +12,7 @@ _TABLE = ROOT / "docs" / "reference" / "field-incidents.md"
 _GUIDE = ROOT / "docs" / "guides" / "runbook.md"
 _WALK = ROOT / "docs" / "guides" / "incidents.md"
 _RULES = ROOT / "agent" / "penstock" / "agent" / "diagnosis" / "rules"
+_TESTS = ROOT / "tests" / "agent" / "diagnosis"
 _WORD = re.compile(r"`([a-z_]+)`")
 _NUMBERS = {"two": 2, "three": 3, "four": 4}
 # Words of policies and of metrics' labels, which are no kinds.
@@ -53,6 +54,12 @@ def test_each_kind_of_the_rules_is_in_the_runbook() -> None:
                 found |= {str(each.value) for each in first if isinstance(each, ast.Constant)}
     assert len(found) > 20
     assert found - _kinds() == set()
+
+
+def test_each_kind_has_a_test_of_its_rule() -> None:
+    """Among the tests of the judge."""
+    tests = "".join(path.read_text() for path in _TESTS.rglob("*.py"))
+    assert {kind for kind in _kinds() if f'"{kind}"' not in tests} == set()
 
 
 def test_the_recordings_exist() -> None:

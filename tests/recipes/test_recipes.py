@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.recipes import column, counter, edits, event
+from tests.recipes import alert, column, command, condition, counter, edits, event, policy_field, reason
 from tests.recipes.edits import ROOT, Edit, Recipe, RecipeError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MODULES = {module.__name__.rpartition(".")[2]: module for module in (event, counter, column)}
+_MODULES = {
+    module.__name__.rpartition(".")[2]: module
+    for module in (event, counter, column, policy_field, condition, alert, reason, command)
+}
 _SECTION = re.compile(r"^## (?P<title>.+)\n(?P<text>(?:(?!## ).*\n)*)", re.MULTILINE)
 _SPAN = re.compile(r"`([^`]+)`")
 _FOLDERS = ("agent", "dashboards", "deploy", "docs", "instrumentation", "proto", "scripts", "tests")

@@ -1,4 +1,4 @@
-"""What the server sends has three descriptions, and they say the same: its dataclasses, the scripts' types, the reference."""
+"""What the server sends has two descriptions, and they say the same: its dataclasses and the scripts' types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from penstock.agent.page.screen import Screen
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = (ROOT / "agent" / "penstock" / "agent" / "page" / "static" / "messages.js").read_text()
-REFERENCE = (ROOT / "docs" / "reference" / "page.md").read_text()
 
 Shape = dict[str, Any] | list[Any] | None
 """The fields of an object, the shapes of a union, or None for a text, a number or a truth value."""
@@ -57,7 +56,7 @@ def split(text: str, mark: str) -> list[str]:
 
 
 def in_words(text: str, named: dict[str, str]) -> Shape:
-    """Return the shape of a type of JSDoc or of the reference; *named* are those that it may name."""
+    """Return the shape of a type of JSDoc; *named* are those that it may name."""
     text = text.strip()
     if len(found := split(text, "|")) > 1:
         return _one_or_all([in_words(each, named) for each in found])
@@ -80,14 +79,6 @@ def types_of_the_scripts() -> dict[str, str]:
     return found
 
 
-def types_of_the_reference() -> dict[str, str]:
-    """Return the types of the two blocks of the reference by name."""
-    detail, screen = re.findall(r"```js\n(.*?)```", REFERENCE, re.DOTALL)
-    first, _, others = detail.partition("\n\n")
-    named = re.findall(r"^(\w+) = (.*?)(?=^\w+ = |\Z)", others, re.DOTALL | re.MULTILINE)
-    return {"Detail": first, "Screen": screen, **dict(named)}
-
-
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -108,15 +99,6 @@ def test_the_scripts_types_are_what_is_sent(name: str, kind: Any) -> None:
     assert read == sent
 
 
-@pytest.mark.parametrize("name", ["Screen", "Detail", "Section", "Link"])
-def test_the_reference_says_what_the_scripts_read(name: str) -> None:
-    """Field by field."""
-    scripts, reference = types_of_the_scripts(), types_of_the_reference()
-    read = in_words(scripts[name], scripts)
-    assert read
-    assert in_words(reference[name], reference) == read
-
-
 @pytest.mark.parametrize(
     ("text", "shape"),
     [
@@ -128,5 +110,5 @@ def test_the_reference_says_what_the_scripts_read(name: str) -> None:
     ],
 )
 def test_a_type_is_read(text: str, shape: Shape) -> None:
-    """Both notations."""
+    """Objects, lists, unions and names."""
     assert in_words(text, {"Other": "{z: number}"}) == shape

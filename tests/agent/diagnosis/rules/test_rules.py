@@ -125,6 +125,19 @@ def test_a_peer_for_which_requests_wait() -> None:
     assert cause.seconds == pytest.approx(6 * 2.99, rel=0.01)
 
 
+def test_an_encoder_for_which_requests_wait() -> None:
+    """It is slow against its own past, and is called an encoder."""
+    of_encoder: dict[str, Any] = {
+        "reason": common.DEFERRAL_REASON_ENCODER_CACHE,
+        "channel": common.CHANNEL_EC,
+    }
+    before = [waited(f"old-{n}", 700 + 100 * n, **of_encoder) for n in range(30)]
+    slow = [waited(f"slow-{n}", 20 + n, 3.0, **of_encoder) for n in range(6)]
+    cause = verdict_of([*calm(), *before, *slow]).causes[0]
+    assert (cause.kind, cause.peer, cause.requests) == ("encoder_slow", PEER, 6)
+    assert cause.sentence.startswith(f"encoder {PEER}"), cause.sentence
+
+
 def test_waits_that_always_scatter() -> None:
     """One of ten waits was as long before: the peer is as it was. Twice as many are a cause."""
     before = [waited(f"old-{n}", 700 + 10 * n, 0.01 if n % 12 else 3.0, OTHER) for n in range(240)]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import ManifestError
 from penstock.agent.policy.manifest.manifest import MAX_MANIFEST_BYTES, parse_manifest
-from penstock.agent.policy.manifest.sections import flatten, unflatten
+from penstock.agent.policy.manifest.sections import KvLoadFailure, flatten, unflatten
 
 from tests.support.policy.policies import NOW, document, manifest
 
@@ -37,10 +37,11 @@ _EVERYTHING: dict[str, Any] = {
     "integrity": {"sampleRatio": 0.01, "action": "enforce"},
 }
 
+_KV_FIELDS = ", ".join(str(field.alias) for field in KvLoadFailure.model_fields.values())
 _SENTENCES = [
     ({"kvLoadFailure": {"action": "recmpute"}}, "kvLoadFailure.action", "spec.kvLoadFailure.action is 'recmpute'; use one of recompute, fail, auto"),
     ({"kvLoadfailure": {}}, "kvLoadfailure", "spec.kvLoadfailure is not a field; did you mean kvLoadFailure?"),
-    ({"kvLoadFailure": {"zzz": 1}}, "kvLoadFailure.zzz", "spec.kvLoadFailure.zzz is not a field; spec.kvLoadFailure has action, maxRecomputeTokens, recomputeBudget, overBudget"),
+    ({"kvLoadFailure": {"zzz": 1}}, "kvLoadFailure.zzz", f"spec.kvLoadFailure.zzz is not a field; spec.kvLoadFailure has {_KV_FIELDS}"),
     ({"kvLoadFailure": {"maxRecomputeTokens": -1}}, "kvLoadFailure.maxRecomputeTokens", "spec.kvLoadFailure.maxRecomputeTokens is -1; use a whole number from 0 to 1000000000"),
     ({"kvLoadFailure": {"maxRecomputeTokens": "9"}}, "kvLoadFailure.maxRecomputeTokens", "spec.kvLoadFailure.maxRecomputeTokens is '9'; use a whole number from 0 to 1000000000"),
     ({"kvLoadFailure": {"recomputeBudget": {"tokensPerSecond": True}}}, "kvLoadFailure.recomputeBudget.tokensPerSecond", "spec.kvLoadFailure.recomputeBudget.tokensPerSecond is true; use a whole number from 0 to 1000000000"),

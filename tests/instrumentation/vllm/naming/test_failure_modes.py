@@ -8,6 +8,7 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.naming import failure_modes
 from penstock.instrumentation.vllm.naming.failure_modes import (
     TEXT_MAX,
     ExceptionNote,
@@ -55,35 +56,40 @@ def test_mode(upstream: str, mode: int) -> None:
     assert mode_of(upstream) == mode
 
 
-@pytest.mark.parametrize(
-    ("error", "error_type"),
-    [
-        (zmq.Again(), c.ERROR_TYPE_TIMEOUT),
-        (TimeoutError("late"), c.ERROR_TYPE_TIMEOUT),
-        (ConnectionRefusedError("no"), c.ERROR_TYPE_REFUSED),
-        (ConnectionResetError("gone"), c.ERROR_TYPE_REMOTE_RESET),
-        (BrokenPipeError("gone"), c.ERROR_TYPE_REMOTE_RESET),
-        (nixlRemoteDisconnectError("NIXL_ERR_REMOTE_DISCONNECT"), c.ERROR_TYPE_REMOTE_RESET),
-        (RuntimeError(MISMATCH), c.ERROR_TYPE_INCOMPATIBLE),
-        (RuntimeError("Failed to decode NixlHandshakePayload."), c.ERROR_TYPE_DECODE),
-        (msgspec.ValidationError("Expected `str`"), c.ERROR_TYPE_DECODE),
-        (msgspec.DecodeError("truncated"), c.ERROR_TYPE_DECODE),
-        (caused(RuntimeError("it broke"), TimeoutError()), c.ERROR_TYPE_TIMEOUT),
-        (
-            RuntimeError("Remote NIXL agent engine ID mismatch. Expected a,received b."),
-            c.ERROR_TYPE_WRONG_ENGINE,
-        ),
-        (AssertionError("block sizes"), c.ERROR_TYPE_INCOMPATIBLE),
-        (NotImplementedError("pcp"), c.ERROR_TYPE_INCOMPATIBLE),
-        (KeyError("x"), c.ERROR_TYPE_OTHER),
-        (RuntimeError("who knows"), c.ERROR_TYPE_OTHER),
-        (None, c.ERROR_TYPE_OTHER),
-    ],
-    ids=repr,
-)
+_ERRORS: list[tuple[Exception | None, int]] = [
+    (zmq.Again(), c.ERROR_TYPE_TIMEOUT),
+    (TimeoutError("late"), c.ERROR_TYPE_TIMEOUT),
+    (ConnectionRefusedError("no"), c.ERROR_TYPE_REFUSED),
+    (ConnectionResetError("gone"), c.ERROR_TYPE_REMOTE_RESET),
+    (BrokenPipeError("gone"), c.ERROR_TYPE_REMOTE_RESET),
+    (nixlRemoteDisconnectError("NIXL_ERR_REMOTE_DISCONNECT"), c.ERROR_TYPE_REMOTE_RESET),
+    (RuntimeError(MISMATCH), c.ERROR_TYPE_INCOMPATIBLE),
+    (RuntimeError("Failed to decode NixlHandshakePayload."), c.ERROR_TYPE_DECODE),
+    (msgspec.ValidationError("Expected `str`"), c.ERROR_TYPE_DECODE),
+    (msgspec.DecodeError("truncated"), c.ERROR_TYPE_DECODE),
+    (caused(RuntimeError("it broke"), TimeoutError()), c.ERROR_TYPE_TIMEOUT),
+    (
+        RuntimeError("Remote NIXL agent engine ID mismatch. Expected a,received b."),
+        c.ERROR_TYPE_WRONG_ENGINE,
+    ),
+    (AssertionError("block sizes"), c.ERROR_TYPE_INCOMPATIBLE),
+    (NotImplementedError("pcp"), c.ERROR_TYPE_INCOMPATIBLE),
+    (KeyError("x"), c.ERROR_TYPE_OTHER),
+    (RuntimeError("who knows"), c.ERROR_TYPE_OTHER),
+    (None, c.ERROR_TYPE_OTHER),
+]
+
+
+@pytest.mark.parametrize(("error", "error_type"), _ERRORS, ids=repr)
 def test_error_type_of_a_handshake(error: Exception | None, error_type: int) -> None:
     """What an exception tells is its class; what it does not tell is not guessed."""
     assert classify("handshake_failed", error).error_type == error_type
+
+
+def test_each_error_type_is_in_the_table() -> None:
+    """Of those that a class or a text leads to."""
+    known = {*failure_modes._CLASSES.values(), *(error_type for _, error_type in failure_modes._TEXTS)}
+    assert known - {error_type for _, error_type in _ERRORS} == set()
 
 
 def test_a_check_that_fails_elsewhere() -> None:
