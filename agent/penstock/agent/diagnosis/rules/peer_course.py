@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from penstock.agent import limits
 from penstock.agent.diagnosis.facts import (
-    WAITED_CHANNEL,
     first_sign,
     longest_pause,
     words,
 )
 from penstock.agent.diagnosis.rules.peer_surroundings import NO_SERVERS
+from penstock.proto.deferral_channels import WAITED_CHANNELS
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
 
@@ -70,7 +70,7 @@ def routed_away(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> 
     well = Counter(
         each.key
         for each in facts.present.waits
-        if WAITED_CHANNEL.get(each.reason) == channel
+        if WAITED_CHANNELS.get(each.reason) == channel
         and each.peer not in {peer, *NO_SERVERS}
         and each.time > times[-1]
     )
