@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import zmq
+from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import ItemOrders
 from penstock.instrumentation.vllm.zmq_ec.consumer.fetcher import Fetcher
-from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
-from penstock.instrumentation.vllm.zmq_ec.consumer.transfers import Transfers
+from penstock.instrumentation.vllm.zmq_ec.consumer.transfer_driver import Transfers
 
 from tests.support.ec.rig import feature, request, rig
 

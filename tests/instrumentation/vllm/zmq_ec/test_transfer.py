@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.vllm.ec import fingerprints
-from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import WINDOW, Transfer, TransferError
+from penstock.instrumentation.vllm.zmq_ec.consumer.chunked_transfer import WINDOW, Transfer, TransferError
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 

@@ -13,9 +13,9 @@ from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 if TYPE_CHECKING:
     from penstock.instrumentation.resilience import Drill
     from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import FetchOrder
+    from penstock.instrumentation.vllm.zmq_ec.consumer.chunked_transfer import Transfer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import FetchOrder
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
-    from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer
     from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
     from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaReader, FoundItem
 

@@ -15,16 +15,16 @@ from penstock.instrumentation.core import LogLimit
 from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
 from penstock.instrumentation.vllm.zmq_ec.consumer.early_copies import EarlyCopies
-from penstock.instrumentation.vllm.zmq_ec.consumer.moving_attempts import MovingAttempts
 from penstock.instrumentation.vllm.zmq_ec.consumer.probes import Probes, WaitingAttempts
 from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producers
-from penstock.instrumentation.vllm.zmq_ec.consumer.transfers import Transfers
+from penstock.instrumentation.vllm.zmq_ec.consumer.running_transfers import MovingAttempts
+from penstock.instrumentation.vllm.zmq_ec.consumer.transfer_driver import Transfers
 from penstock.instrumentation.vllm.zmq_ec.memory.item_area import this_place
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
+    from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Rehearsal, Reporter
     from penstock.instrumentation.vllm.zmq_ec.memory import Slots

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt, Expected
     from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
+    from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer, Producers
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Rehearsal, Reporter
     from penstock.instrumentation.vllm.zmq_ec.memory import Slots

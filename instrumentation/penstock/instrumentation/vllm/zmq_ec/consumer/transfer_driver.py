@@ -14,7 +14,7 @@ from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import (
     find_same,
 )
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS
-from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer, TransferError
+from penstock.instrumentation.vllm.zmq_ec.consumer.chunked_transfer import Transfer, TransferError
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
     from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
-    from penstock.instrumentation.vllm.zmq_ec.consumer.moving_attempts import MovingAttempts
+    from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.probes import WaitingAttempts
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.running_transfers import MovingAttempts
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 

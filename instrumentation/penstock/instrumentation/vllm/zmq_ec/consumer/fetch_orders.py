@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import Stage
+from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import Stage
 
 if TYPE_CHECKING:
     import threading
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.ec import EcFailure
     from penstock.instrumentation.vllm.naming import Peer
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import FetchOrder, ItemRecord, ItemRecords
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import FetchOrder, ItemRecord, ItemRecords
     from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
     from penstock.instrumentation.vllm.zmq_ec.wire import Content
 

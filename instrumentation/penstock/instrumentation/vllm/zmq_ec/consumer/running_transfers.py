@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
+    from penstock.instrumentation.vllm.zmq_ec.consumer.chunked_transfer import Transfer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import ItemOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Rehearsal, Reporter
-    from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer
     from penstock.instrumentation.vllm.zmq_ec.memory import Slot
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
