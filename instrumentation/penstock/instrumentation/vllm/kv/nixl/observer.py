@@ -14,7 +14,7 @@ from penstock.instrumentation.vllm.kv.nixl import upstream_counts
 from penstock.instrumentation.vllm.kv.nixl.attempt_failures import (
     PENDING,
     Mismatch,
-    NixlFailureReports,
+    NixlAttemptFailures,
     make_room,
 )
 from penstock.instrumentation.vllm.kv.nixl.cancellation import CancelResult
@@ -41,7 +41,7 @@ _PINNED: Final = (
 )
 
 
-class NixlObserver(NixlFailureReports):
+class NixlObserver(NixlAttemptFailures):
     """The transfers, handshakes and failures of one NIXL worker.
 
     Attributes:

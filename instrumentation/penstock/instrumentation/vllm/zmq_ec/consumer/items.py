@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import ItemOrders
+from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import FetchOrders
 from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import (
     KNOWN_MAX,
     PENDING,
@@ -66,7 +66,7 @@ class Items:
         self._clock = clock
         self._lock = threading.Lock()
         self._records = ItemRecords(slots, bad_for=bad_for, clock=clock)
-        self.orders = ItemOrders(
+        self.orders = FetchOrders(
             self._records,
             slots,
             self._lock,
