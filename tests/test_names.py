@@ -26,7 +26,6 @@ MODULES_OF_A_ROOT = {
         "decisions",
         "decode",
         "field_bounds",
-        "integrity_rule",
         "policy",
         "quarantine",
         "recompute_budget",

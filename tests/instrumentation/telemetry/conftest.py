@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from penstock.instrumentation.telemetry import snapshot_feed
+from penstock.instrumentation.telemetry import snapshots
 
 
 @pytest.fixture
 def frequent_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a snapshot due every 50 ms, not every second."""
-    monkeypatch.setattr(snapshot_feed, "SNAPSHOT_INTERVAL", 0.05)
+    monkeypatch.setattr(snapshots, "SNAPSHOT_INTERVAL", 0.05)
 
 
 @pytest.fixture
