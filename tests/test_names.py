@@ -19,7 +19,7 @@ MODULES_OF_A_ROOT = {
         "prescan",
         "quoted_errors",
     },
-    "penstock.instrumentation": {"check", "plugin", "runtime"},
+    "penstock.instrumentation": {"check", "plugin", "resilience", "runtime"},
     "penstock.rules": {
         "circuit_breaker",
         "deadlines",

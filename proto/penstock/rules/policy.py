@@ -1,4 +1,4 @@
-"""A policy as decisions read it: frozen values, None where vLLM's own configuration holds. Times in seconds."""
+"""A policy as decisions read it: frozen values, None where vLLM's own configuration holds; and which transfers it verifies. Times in seconds."""
 
 from __future__ import annotations
 
