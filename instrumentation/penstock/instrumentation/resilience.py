@@ -1,8 +1,7 @@
 """The rules (:mod:`penstock.rules`) as the hooks import them; fault drills and operators' orders, which the feed pushes with every policy.
 
 A drill only chooses which attempts a ``FaultDrill`` hits. The hooks raise the faults at the transfer library's boundary, so that
-vLLM's own failure path
-runs, and every entry that results is marked ``rehearsal``.
+vLLM's own failure path runs, and every entry that results is marked ``rehearsal``.
 """
 
 from __future__ import annotations

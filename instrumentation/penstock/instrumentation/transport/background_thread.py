@@ -14,7 +14,7 @@ import time
 from typing import Final
 
 from penstock.instrumentation.core import guard, is_end_of_process
-from penstock.instrumentation.transport.inbox import Message, Tag
+from penstock.instrumentation.transport.stream import Message, Tag
 from penstock.instrumentation.transport.streams import Streams
 
 ERROR_PAUSE: Final = 1.0

@@ -15,7 +15,7 @@ from penstock.instrumentation.transport.stream import CLOSE_WAIT, OPTIONS, Strea
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.instrumentation.transport.inbox import Message
+    from penstock.instrumentation.transport.stream import Message
     from penstock.instrumentation.transport.stream_loop import StreamLoop
 
 _WRITER_WITHIN: Final = 1.0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import queue
     from collections.abc import Callable
 
-    from penstock.instrumentation.transport.inbox import Message
+    from penstock.instrumentation.transport.stream import Message
 
 
 class ThreadedStream(Stream[T]):
