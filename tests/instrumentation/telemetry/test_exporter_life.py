@@ -10,8 +10,7 @@ from penstock.instrumentation.core import Identity
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.telemetry import exporter, snapshots
 from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES
-from penstock.instrumentation.telemetry.encoder import TEXT_MAX
-from penstock.instrumentation.telemetry.snapshot_limits import ROWS_MAX
+from penstock.instrumentation.telemetry.encoder import ROWS_MAX, TEXT_MAX
 from penstock.proto.constants import COMPONENT_WORKER
 
 from tests.support.agent.agent import wait_until

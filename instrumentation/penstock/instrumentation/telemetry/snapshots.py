@@ -102,8 +102,7 @@ class SnapshotFeed:
 
     def build(self, *, sent_batches: int, reconnects: int, in_flight: bool) -> bytes | None:
         """Return a snapshot as a serialized ``Batch``; None, and a drop counted, if it exceeds a message."""
-        from penstock.instrumentation.telemetry.encoder import BATCH_BYTES  # noqa: PLC0415
-        from penstock.instrumentation.telemetry.snapshot_limits import enforce_limits  # noqa: PLC0415  (not before the first emit)
+        from penstock.instrumentation.telemetry.encoder import BATCH_BYTES, enforce_limits  # noqa: PLC0415
         from penstock.proto.v1.ingest_pb2 import Batch  # noqa: PLC0415
 
         batch = Batch(epoch=self._session.epoch)
