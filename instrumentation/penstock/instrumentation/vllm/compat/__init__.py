@@ -17,15 +17,7 @@ from penstock.instrumentation.vllm.compat.encoder import (
     placeholder_fields,
 )
 from penstock.instrumentation.vllm.compat.expert_moves import MOVE_STREAM, move_stream
-from penstock.instrumentation.vllm.compat.nixl_worker import (
-    block_clipper,
-    layer_groups,
-    mixes_memory_types,
-    open_factors,
-    speculative_factors,
-    transfer_mode,
-)
-from penstock.instrumentation.vllm.compat.request_failures import (
+from penstock.instrumentation.vllm.compat.failures import (
     awaits_blocks,
     can_fail_loads,
     can_fail_receive,
@@ -39,6 +31,14 @@ from penstock.instrumentation.vllm.compat.request_failures import (
     has_stale_output,
     preempt_dropping,
     retryable_error,
+)
+from penstock.instrumentation.vllm.compat.nixl_worker import (
+    block_clipper,
+    layer_groups,
+    mixes_memory_types,
+    open_factors,
+    speculative_factors,
+    transfer_mode,
 )
 
 __all__ = [
