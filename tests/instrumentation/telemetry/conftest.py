@@ -15,5 +15,5 @@ def frequent_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an exporter that is made from now on wait at most 50 ms between two attempts."""
-    monkeypatch.setattr("penstock.instrumentation.transport.backoff.INITIAL", 0.01)
-    monkeypatch.setattr("penstock.instrumentation.transport.backoff.MAXIMUM", 0.05)
+    monkeypatch.setattr("penstock.instrumentation.transport.background_thread.BACKOFF_INITIAL", 0.01)
+    monkeypatch.setattr("penstock.instrumentation.transport.background_thread.BACKOFF_MAXIMUM", 0.05)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.transport.background_thread import BackgroundThread
-from penstock.instrumentation.transport.backoff import Backoff
+from penstock.instrumentation.transport.background_thread import BackgroundThread, Backoff
 from penstock.instrumentation.transport.inherited import grpc_objects
 from penstock.instrumentation.transport.stream import CLOSE_WAIT, Message, Stream, StreamEnd, Tag
 

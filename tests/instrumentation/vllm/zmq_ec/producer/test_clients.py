@@ -8,7 +8,7 @@ import pytest
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation.transport.backoff import Backoff
+from penstock.instrumentation.transport.background_thread import Backoff
 from penstock.instrumentation.vllm.zmq_ec.producer import clients, server
 from penstock.instrumentation.vllm.zmq_ec.producer.clients import FairShare
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol, sockets
