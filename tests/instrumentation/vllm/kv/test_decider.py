@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.instrumentation.vllm.kv.decider import KvFailureDecider
-from penstock.instrumentation.vllm.requests.outcomes import Affected
+from penstock.instrumentation.vllm.requests.affected import Affected
 from penstock.instrumentation.vllm.requests.record import RequestRecord
 from penstock.rules.decisions import Outcome
 

@@ -19,7 +19,7 @@ from penstock.instrumentation.vllm.recovery.client_error import (
     LoadError,
     describe,
 )
-from penstock.instrumentation.vllm.requests.outcomes import Cause
+from penstock.instrumentation.vllm.requests.affected import Cause
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own

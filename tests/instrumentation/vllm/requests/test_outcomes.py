@@ -8,7 +8,7 @@ from penstock.instrumentation.vllm.kv.decider import KvFailureDecider
 from penstock.instrumentation.vllm.messages.worker_report import LoadFailure
 from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.instrumentation.vllm.requests import outcomes
-from penstock.instrumentation.vllm.requests.outcomes import Affected
+from penstock.instrumentation.vllm.requests.affected import Affected
 from penstock.instrumentation.vllm.requests.record import RequestRecord
 from penstock.rules.decisions import Outcome, Trigger
 

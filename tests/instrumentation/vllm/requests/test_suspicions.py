@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.naming import Peer
-from penstock.instrumentation.vllm.requests.outcomes import Cause, suspicions
+from penstock.instrumentation.vllm.requests.affected import Cause
+from penstock.instrumentation.vllm.requests.outcomes import suspicions
 from penstock.instrumentation.vllm.requests.record import RequestRecord
 from penstock.proto.v1.events_pb2 import AnswerSuspected
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from penstock.instrumentation.vllm.requests import outcomes
+from penstock.instrumentation.vllm.requests.affected import Affected, Cause, UnreportedOutcome
 from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
-from penstock.instrumentation.vllm.requests.outcomes import MODE_WORDS, Affected, Cause, UnreportedOutcome
+from penstock.instrumentation.vllm.requests.outcomes import MODE_WORDS
 from penstock.instrumentation.vllm.requests.record import RequestRecord
 
 __all__ = [

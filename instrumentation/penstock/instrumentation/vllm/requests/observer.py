@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.messages import FinishedTransfer
     from penstock.instrumentation.vllm.naming import Peer
-    from penstock.instrumentation.vllm.requests.outcomes import Affected, Cause
+    from penstock.instrumentation.vllm.requests.affected import Affected, Cause
     from penstock.instrumentation.vllm.requests.record import RequestRecord
     from penstock.proto.v1.snapshot_pb2 import BlockHolder, Snapshot
 

@@ -17,8 +17,8 @@ from penstock.proto.names import NANOS
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.messages import LoadFailure
     from penstock.instrumentation.vllm.naming import Peer
+    from penstock.instrumentation.vllm.requests.affected import UnreportedOutcome
     from penstock.instrumentation.vllm.requests.gates import RequestGates
-    from penstock.instrumentation.vllm.requests.outcomes import UnreportedOutcome
 
 # The front end appends eight hexadecimal digits to the id that it makes from X-Request-Id.
 _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
