@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from penstock.instrumentation.transport.background_thread import BackgroundThread, Backoff
-from penstock.instrumentation.transport.inherited import grpc_objects
 from penstock.instrumentation.transport.stream import CLOSE_WAIT, Message, Stream, StreamEnd, Tag
 
 __all__ = [
@@ -14,5 +13,4 @@ __all__ = [
     "Stream",
     "StreamEnd",
     "Tag",
-    "grpc_objects",
 ]

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-from penstock.instrumentation.transport.inherited import note_grpc_object
+from penstock.instrumentation.core import note_grpc_object
 from penstock.instrumentation.transport.stream import CLOSE_WAIT, OPTIONS, Stream, StreamEnd, T
 
 if TYPE_CHECKING:

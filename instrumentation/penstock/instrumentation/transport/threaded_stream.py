@@ -6,8 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.instrumentation.core import READER_THREAD
-from penstock.instrumentation.transport.inherited import note_grpc_object
+from penstock.instrumentation.core import READER_THREAD, note_grpc_object
 from penstock.instrumentation.transport.stream import CLOSE_WAIT, OPTIONS, Stream, StreamEnd, T
 
 if TYPE_CHECKING:
