@@ -144,7 +144,6 @@ ENGINE_FLOORS = (
 RULES_FLOORS = (
     ("decode", "quarantine"),
     ("circuit_breaker", "deadlines", "decisions"),
-    ("integrity_rule",),
     ("field_bounds", "policy", "recompute_budget"),
 )
 FLOORS = {

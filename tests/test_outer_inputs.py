@@ -233,8 +233,8 @@ INPUTS = (
         "what a peer has not read is bounded",
         "the message is ignored, or its connection ends",
         (
-            "tests/instrumentation/vllm/zmq_ec/test_server.py::test_any_frames",
-            "tests/instrumentation/vllm/zmq_ec/test_server.py::test_an_oversize_message_costs_its_connection",
+            "tests/instrumentation/vllm/zmq_ec/producer/test_server.py::test_any_frames",
+            "tests/instrumentation/vllm/zmq_ec/producer/test_server.py::test_an_oversize_message_costs_its_connection",
         ),
     ),
     Input(

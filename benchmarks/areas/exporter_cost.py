@@ -88,7 +88,7 @@ def background(run: Run, rounds: int) -> list[float]:
 def _encoding(run: Run) -> list[Row]:
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.sdk.trace import TracerProvider
-    from penstock.instrumentation.core.drop_counter import DropCounter
+    from penstock.instrumentation.core.guard import DropCounter
     from penstock.instrumentation.telemetry.emitter import Emitter
     from penstock.instrumentation.telemetry.encoder import frame, seal
 

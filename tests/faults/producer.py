@@ -26,7 +26,7 @@ from typing import Any
 
 from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.telemetry import exporter, snapshot_feed
+from penstock.instrumentation.telemetry import exporter, snapshots
 from penstock.instrumentation.telemetry.exporter import Exporter
 from penstock.instrumentation.telemetry.outbox import Outbox, Watermark
 
@@ -140,7 +140,7 @@ def main() -> int:
     clock.install()
     ledger = Ledger(options.ledger)
     exporter.Outbox = keep(ledger)  # type: ignore[attr-defined]  # it imports the name, and calls it
-    snapshot_feed.SNAPSHOT_INTERVAL = _SNAPSHOTS  # type: ignore[misc]  # it looks it up at each turn
+    snapshots.SNAPSHOT_INTERVAL = _SNAPSHOTS  # type: ignore[misc]  # it looks it up at each turn
     runtime.configure(Settings(endpoint=options.endpoint))
     runtime.identify(process="engine-core", key=options.engine, model="tiny", vllm_version="0.32.0")
     runtime.start()

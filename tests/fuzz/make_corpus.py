@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from penstock.agent.bundle import JOURNAL, MANIFEST, STATE
 from penstock.agent.ingest.message_limits import AGENT_KINDS
 from penstock.agent.journal.database.stored_rows import unpack
-from penstock.instrumentation.core.drop_counter import DropCounter
+from penstock.instrumentation.core.guard import DropCounter
 from penstock.instrumentation.core.session import Identity
 from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.telemetry.encoder import frame, seal

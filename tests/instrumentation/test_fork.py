@@ -318,7 +318,7 @@ def test_a_child_never_lets_go_of_its_parents_grpc(agent: FakeAgent, kind: str) 
         agent,
         f"""
         import gc
-        from penstock.instrumentation.transport import grpc_objects
+        from penstock.instrumentation.core import grpc_objects
 
         gc.disable()
         runtime.start_policy(("kv_load_failure",))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.rules import Integrity, IntegrityAction, Policy, PolicyBody, integrity_rule
-from penstock.rules.integrity_rule import IntegrityRule
+from penstock.rules.policy import IntegrityRule
 
 ENFORCE, OBSERVE = IntegrityAction.ENFORCE, IntegrityAction.OBSERVE
 

@@ -14,11 +14,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.core import Identity, Session, guard, logger, wait_for_grpc_to_end
+from penstock.instrumentation.core import Identity, Session, grpc_objects, guard, logger, wait_for_grpc_to_end
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.policy import ActivePolicy, PolicyApplier
 from penstock.instrumentation.telemetry import QUEUE_CAPACITY, Emitter, Snapshots
-from penstock.instrumentation.transport import CLOSE_WAIT, grpc_objects
+from penstock.instrumentation.transport import CLOSE_WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

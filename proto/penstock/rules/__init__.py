@@ -45,7 +45,6 @@ from penstock.rules.field_bounds import (
     WAIT_BOUNDS,
     Bounds,
 )
-from penstock.rules.integrity_rule import IntegrityRule, integrity_rule
 from penstock.rules.policy import (
     NO_POLICY,
     Action,
@@ -53,12 +52,14 @@ from penstock.rules.policy import (
     EcLoadFailure,
     Integrity,
     IntegrityAction,
+    IntegrityRule,
     KvLoadFailure,
     PeerQuarantine,
     Policy,
     PolicyBody,
     PolicySource,
     Telemetry,
+    integrity_rule,
 )
 from penstock.rules.quarantine import (
     Change,

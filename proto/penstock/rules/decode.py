@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 from penstock.proto.v1.policy_pb2 import FailureAction, Push
-from penstock.rules.field_bounds import (
-    FAILURE_BOUNDS,
-    ITEM_BOUNDS,
-    PERCENT_BOUNDS,
-    QUARANTINE_TIME_BOUNDS,
-    RATIO_BOUNDS,
-    TOKEN_BOUNDS,
-    WAIT_BOUNDS,
-)
+from penstock.rules.field_bounds import FIELD_BOUNDS
 from penstock.rules.policy import (
     Action,
     Deferral,
@@ -41,7 +33,6 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from penstock.proto.v1 import policy_pb2
     from penstock.proto.v1.policy_pb2 import ScheduledPolicy
-    from penstock.rules.field_bounds import Bounds
 
 HASH_MAX: Final = 128
 POLICIES_MAX: Final = 16
@@ -191,8 +182,8 @@ def _kv(message: policy_pb2.KvLoadFailure) -> KvLoadFailure:
     budget = message.recompute_budget
     return KvLoadFailure(
         action=_action(message.action, f"{path}.action"),
-        max_recompute_tokens=_number(message, "max_recompute_tokens", path, TOKEN_BOUNDS),
-        tokens_per_second=_number(budget, "tokens_per_second", f"{path}.recomputeBudget", TOKEN_BOUNDS),
+        max_recompute_tokens=_number(message, "max_recompute_tokens", path),
+        tokens_per_second=_number(budget, "tokens_per_second", f"{path}.recomputeBudget"),
         over_budget=_fallback(message.over_budget, f"{path}.overBudget"),
     )
 
@@ -200,14 +191,14 @@ def _kv(message: policy_pb2.KvLoadFailure) -> KvLoadFailure:
 def _ec(message: policy_pb2.EcLoadFailure) -> EcLoadFailure:
     return EcLoadFailure(
         action=_action(message.action, "ecLoadFailure.action"),
-        max_recompute_items=_number(message, "max_recompute_items", "ecLoadFailure", ITEM_BOUNDS),
+        max_recompute_items=_number(message, "max_recompute_items", "ecLoadFailure"),
     )
 
 
 def _deferral(message: policy_pb2.Deferral) -> Deferral:
     return Deferral(
-        max_start_wait=_duration(message, "max_start_wait", "deferral", WAIT_BOUNDS),
-        max_transfer_wait=_duration(message, "max_transfer_wait", "deferral", WAIT_BOUNDS),
+        max_start_wait=_duration(message, "max_start_wait", "deferral"),
+        max_transfer_wait=_duration(message, "max_transfer_wait", "deferral"),
         on_timeout=_fallback(message.on_timeout, "deferral.onTimeout"),
     )
 
@@ -215,28 +206,28 @@ def _deferral(message: policy_pb2.Deferral) -> Deferral:
 def _quarantine(message: policy_pb2.PeerQuarantine) -> PeerQuarantine:
     path = "peerQuarantine"
     return PeerQuarantine(
-        failures=_number(message, "failures", path, FAILURE_BOUNDS),
-        window=_duration(message, "window", path, QUARANTINE_TIME_BOUNDS),
-        duration=_duration(message, "duration", path, QUARANTINE_TIME_BOUNDS),
-        max_peers_percent=_number(message, "max_peers_percent", path, PERCENT_BOUNDS),
+        failures=_number(message, "failures", path),
+        window=_duration(message, "window", path),
+        duration=_duration(message, "duration", path),
+        max_peers_percent=_number(message, "max_peers_percent", path),
     )
 
 
 def _telemetry(message: policy_pb2.Telemetry) -> Telemetry:
     ratio = message.trace_sample_ratio if message.HasField("trace_sample_ratio") else None
-    if ratio is not None and not RATIO_BOUNDS.least <= ratio <= RATIO_BOUNDS.most:
+    if ratio is not None and not _is_within("telemetry.traceSampleRatio", ratio):
         raise RefusedError(
             "telemetry.traceSampleRatio", f"traceSampleRatio is {ratio:g}; use a number from 0 to 1"
         )
     return Telemetry(
         trace_sample_ratio=ratio,
-        failure_log_interval=_duration(message, "failure_log_interval", "telemetry", WAIT_BOUNDS),
+        failure_log_interval=_duration(message, "failure_log_interval", "telemetry"),
     )
 
 
 def _integrity(message: policy_pb2.Integrity) -> Integrity:
     ratio = message.sample_ratio if message.HasField("sample_ratio") else None
-    if ratio is not None and not RATIO_BOUNDS.least <= ratio <= RATIO_BOUNDS.most:
+    if ratio is not None and not _is_within("integrity.sampleRatio", ratio):
         raise RefusedError(
             "integrity.sampleRatio", f"integrity.sampleRatio is {ratio:g}; use a number from 0 to 1"
         )
@@ -281,26 +272,35 @@ def _choice(actions: list[Action]) -> str:
     return " or ".join(action.value for action in actions)
 
 
-def _number(message: Message, name: str, path: str, bounds: Bounds) -> int | None:
+def _number(message: Message, name: str, path: str) -> int | None:
     if not message.HasField(name):
         return None
     value = int(getattr(message, name))
-    if not bounds.least <= value <= bounds.most:
-        path = join(path, message.DESCRIPTOR.fields_by_name[name].json_name)
-        raise RefusedError(path, f"{path} is {value}; use a number from {bounds.least} to {bounds.most}")
+    path = _path_of(message, name, path)
+    if not _is_within(path, value):
+        least, most = FIELD_BOUNDS[path]
+        raise RefusedError(path, f"{path} is {value}; use a number from {least} to {most}")
     return value
 
 
-def _duration(message: Message, name: str, path: str, bounds: Bounds) -> float | None:
+def _duration(message: Message, name: str, path: str) -> float | None:
     if not message.HasField(name):
         return None
     value = in_seconds(getattr(message, name))
-    if not bounds.least <= value <= bounds.most:
-        path = join(path, message.DESCRIPTOR.fields_by_name[name].json_name)
-        raise RefusedError(
-            path, f"{path} is {value:g} s; use a time from {bounds.least:g} s to {bounds.most:g} s"
-        )
+    path = _path_of(message, name, path)
+    if not _is_within(path, value):
+        least, most = FIELD_BOUNDS[path]
+        raise RefusedError(path, f"{path} is {value:g} s; use a time from {least:g} s to {most:g} s")
     return value
+
+
+def _path_of(message: Message, name: str, path: str) -> str:
+    return join(path, message.DESCRIPTOR.fields_by_name[name].json_name)
+
+
+def _is_within(path: str, value: float) -> bool:
+    least, most = FIELD_BOUNDS[path]
+    return least <= value <= most
 
 
 def in_seconds(duration: Any) -> float:

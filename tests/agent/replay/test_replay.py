@@ -158,6 +158,19 @@ def test_a_deadline_cuts_what_would_have_succeeded() -> None:
     assert found.notes == {Note.SUCCEEDED: 1}
 
 
+def test_a_look_up_is_no_load_of_its_own() -> None:
+    """The load that follows has a wait of its own: its tokens count once, and no deadline ends a look-up."""
+    policy = Policy(deferral=Deferral(max_start_wait=5.0, on_timeout=Action.RECOMPUTE), hash="h")
+    events = [
+        deferral_end("r", time_ns=TIME + 8 * _SECOND, reason=c.DEFERRAL_REASON_KV_LOOKUP),
+        deferral_end("r", start_ns=TIME + 8 * _SECOND, time_ns=TIME + 9 * _SECOND),
+        event("request_closed", "r", time_ns=TIME + 10 * _SECOND, external_cached_tokens=640),
+    ]
+
+    found = _replayed(events, policy)
+    assert found.was == found.would == Counts(loads=1, loaded=1, waited_ns=_SECOND)
+
+
 def test_what_a_deadline_cut_is_not_known_without_it() -> None:
     """How it would have ended, nobody knows; with a longer deadline it is assumed to reach that."""
     cut = _failure(

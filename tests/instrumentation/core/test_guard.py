@@ -10,8 +10,7 @@ import threading
 import tracemalloc
 
 import pytest
-from penstock.instrumentation.core.drop_counter import OTHER, DropCounter
-from penstock.instrumentation.core.guard import LOG_INTERVAL, GuardRegistry
+from penstock.instrumentation.core.guard import LOG_INTERVAL, OTHER, DropCounter, GuardRegistry
 
 from tests.support.seconds import SecondsClock
 

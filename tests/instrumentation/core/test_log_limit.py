@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation.core.log_limit import KINDS_MAX, LogLimit
+from penstock.instrumentation.core.engine_log import KINDS_MAX, LogLimit
 
 from tests.support.seconds import SecondsClock
 

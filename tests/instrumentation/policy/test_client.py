@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from penstock.instrumentation.policy import applier
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.transport.inbox import Message, Tag
+from penstock.instrumentation.transport.stream import Message, Tag
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 from penstock.proto.v1.policy_pb2 import (
     FAILURE_ACTION_FAIL,

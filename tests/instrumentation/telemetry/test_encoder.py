@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants
-from penstock.instrumentation.core.drop_counter import DropCounter
+from penstock.instrumentation.core.guard import DropCounter
 from penstock.instrumentation.telemetry import encoder, records
 from penstock.instrumentation.telemetry.encoder import cut_text, frame, seal
 from penstock.instrumentation.telemetry.outbox import Sealed

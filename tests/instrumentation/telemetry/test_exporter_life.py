@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import Identity
 from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.telemetry import exporter, snapshot_feed
+from penstock.instrumentation.telemetry import exporter, snapshots
 from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES
-from penstock.instrumentation.telemetry.encoder import TEXT_MAX
-from penstock.instrumentation.telemetry.snapshot_limits import ROWS_MAX
+from penstock.instrumentation.telemetry.encoder import ROWS_MAX, TEXT_MAX
 from penstock.proto.constants import COMPONENT_WORKER
 
 from tests.support.agent.agent import wait_until
@@ -115,7 +114,7 @@ def test_a_change_of_the_pause_is_said_at_once(
     """The operator waits for it: neither the pause nor its end waits for the snapshot of the next second."""
     runtime.start()
     agent.wait(lambda: agent.received.snapshots, "a snapshot")
-    monkeypatch.setattr(snapshot_feed, "SNAPSHOT_INTERVAL", 3600.0)
+    monkeypatch.setattr(snapshots, "SNAPSHOT_INTERVAL", 3600.0)
     agent.wait(lambda: len(agent.received.snapshots) >= 2, "the last one of a second")
     emit_failure(runtime, "queued")
     agent.pause(paused=True)

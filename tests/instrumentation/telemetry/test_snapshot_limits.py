@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.ingest.message_limits import check_batch, parse_message
-from penstock.instrumentation.telemetry.encoder import BATCH_BYTES, TEXT_MAX
-from penstock.instrumentation.telemetry.snapshot_limits import ROWS_MAX, enforce_limits
+from penstock.instrumentation.telemetry.encoder import BATCH_BYTES, ROWS_MAX, TEXT_MAX, enforce_limits
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 

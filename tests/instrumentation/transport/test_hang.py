@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation.telemetry import exporter, snapshot_feed
+from penstock.instrumentation.telemetry import exporter, snapshots
 from penstock.instrumentation.transport import Stream
 
 from tests.support.agent.agent import wait_until
@@ -72,7 +72,7 @@ def test_hung_agent_gets_no_pile_of_snapshots(
     hanging: subprocess.Popen[str], make_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With an agent that does not read, at most one snapshot and one batch wait in memory."""
-    monkeypatch.setattr(snapshot_feed, "SNAPSHOT_INTERVAL", 0.001)
+    monkeypatch.setattr(snapshots, "SNAPSHOT_INTERVAL", 0.001)
     monkeypatch.setattr(exporter, "ANSWER_DEADLINE", 0.5)
     backlogs: list[int] = []
     send = Stream.send

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pytest
     from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcTransfer
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import LoadOrder
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import LoadOrder
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionName
     from penstock.instrumentation.vllm.zmq_ec.wire.curve import ClientKeys, ServerKeys
 

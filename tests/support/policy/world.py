@@ -27,7 +27,7 @@ from penstock.agent.policy.store.sqlite_store import PolicyStore
 from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.runtime import Runtime
 from penstock.instrumentation.transport import StreamEnd
-from penstock.instrumentation.transport.inbox import Message, Tag
+from penstock.instrumentation.transport.stream import Message, Tag
 from penstock.proto.v1.policy_pb2 import Push, Report
 
 from tests.support.policy.clients import make_client

@@ -15,7 +15,7 @@ from unittest import mock
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
 from penstock.instrumentation.hooks import registry
-from penstock.instrumentation.telemetry import snapshot_feed
+from penstock.instrumentation.telemetry import snapshots
 
 from tests.support.agent.agent import running_agent
 from tests.support.samples.stand_in_engine import StandInEngine
@@ -142,7 +142,7 @@ def _in_order(lines: list[str]) -> list[str]:
 def stage(story: str, directory: Path) -> Iterator[Stage]:
     """Run an agent and two decode engines; *story* has happened to engine 0."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(snapshot_feed, "SNAPSHOT_INTERVAL", _SNAPSHOT_INTERVAL))
+        stack.enter_context(mock.patch.object(snapshots, "SNAPSHOT_INTERVAL", _SNAPSHOT_INTERVAL))
         # Snapshots have the hooks of this process, which other tests install and uninstall.
         stack.enter_context(mock.patch.dict(registry._states, clear=True))
         agent = stack.enter_context(running_agent())

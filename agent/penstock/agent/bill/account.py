@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.bill.costs import Charge, Costs, Price
 from penstock.proto import constants as c
+from penstock.proto.deferral_channels import WAITED_CHANNELS
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 
 if TYPE_CHECKING:
@@ -23,11 +24,6 @@ KINDS: Final = ("load_outcome", "deferral_end", "request_closed", "transfer_dela
 """The kinds of events that a bill reads."""
 
 UNKNOWN: Final = "unknown"
-_CHANNELS: Final = {
-    c.DEFERRAL_REASON_REMOTE_KV: c.CHANNEL_KV,
-    c.DEFERRAL_REASON_KV_LOOKUP: c.CHANNEL_KV,
-    c.DEFERRAL_REASON_ENCODER_CACHE: c.CHANNEL_EC,
-}
 _POLICY: Final = frozenset(
     {c.DECIDED_BY_POLICY, c.DECIDED_BY_QUARANTINE, c.DECIDED_BY_BUDGET, c.DECIDED_BY_DEADLINE}
 )
@@ -169,7 +165,7 @@ class BillAccount:
             )
 
     def _add_wait(self, event: Event, body: DeferralEnd) -> None:
-        channel = _CHANNELS.get(body.reason)
+        channel = WAITED_CHANNELS.get(body.reason)
         start = body.start_time_unix_nano
         if channel is None or not start or body.ending == DEFERRAL_ENDING_ENGINE_LOST:
             return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.agent.replay.counts import Note
 from penstock.proto import constants as c
+from penstock.proto.deferral_channels import LOAD_CHANNELS
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 from penstock.rules import (
     EXPORTED,
@@ -27,10 +28,6 @@ KINDS: Final = ("load_outcome", "deferral_end", "request_closed", "quarantine_ch
 """The kinds of events that a replay reads."""
 
 _OF_REQUESTS: Final = frozenset({"load_outcome", "deferral_end", "request_closed"})
-_REASONS: Final = {
-    c.DEFERRAL_REASON_REMOTE_KV: c.CHANNEL_KV,
-    c.DEFERRAL_REASON_ENCODER_CACHE: c.CHANNEL_EC,
-}
 # Of one request and channel: more at a time are of a client that reuses its ids.
 _MAX_OPEN: Final = 64
 _OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
@@ -213,7 +210,7 @@ class Recording:
         self._outcomes[event.request_id, body.channel].append((at, load))
 
     def _add_wait(self, event: Event, body: DeferralEnd) -> None:
-        channel = _REASONS.get(body.reason)
+        channel = LOAD_CHANNELS.get(body.reason)
         if channel is None or not body.start_time_unix_nano:
             return
         self._waits[event.request_id, channel].append(

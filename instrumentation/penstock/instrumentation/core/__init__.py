@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from penstock.instrumentation.core import settings
-from penstock.instrumentation.core.drop_counter import OTHER, DropCounter, count_entries
-from penstock.instrumentation.core.engine_log import logger
-from penstock.instrumentation.core.fork import READER_THREAD, STREAMS_THREAD, wait_for_grpc_to_end
-from penstock.instrumentation.core.guard import guard, guarded, is_end_of_process
-from penstock.instrumentation.core.log_limit import LogLimit
+from penstock.instrumentation.core.engine_log import LogLimit, logger
+from penstock.instrumentation.core.fork import (
+    READER_THREAD,
+    STREAMS_THREAD,
+    grpc_objects,
+    note_grpc_object,
+    wait_for_grpc_to_end,
+)
+from penstock.instrumentation.core.guard import (
+    OTHER,
+    DropCounter,
+    count_entries,
+    guard,
+    guarded,
+    is_end_of_process,
+)
 from penstock.instrumentation.core.session import Identity, Session
 from penstock.instrumentation.core.settings import Settings
 from penstock.proto import constants
@@ -26,10 +37,12 @@ __all__ = [
     "Settings",
     "constants",
     "count_entries",
+    "grpc_objects",
     "guard",
     "guarded",
     "is_end_of_process",
     "logger",
+    "note_grpc_object",
     "settings",
     "wait_for_grpc_to_end",
 ]

@@ -9,6 +9,11 @@ Threads of grpc's core have names. Its Python threads, and those of our streams,
 waited for, too: the last of them to let go of a channel runs the core's shutdown, and holds
 its lock for a moment after the core's threads have ended. A child that inherits that lock
 waits for it for ever.
+
+What a child has of its parent's gRPC it must never let go of (:func:`grpc_objects`). The destructor of a call takes the
+call's lock, and that of a channel the core's. Where a thread that the child does not have held it at the fork, the child
+waits for ever. What the parent has closed is no exception: a call that has failed is in a cycle with its traceback, and
+the collector of a child may be the one that finds it.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 # As the kernel cuts them, to 15 characters (grpc 1.62 to 1.85).
 _GRPC_THREADS: Final = (
@@ -79,3 +85,16 @@ def wait_for_grpc_to_end(deadline: float) -> bool:
             time.sleep(_POLL)
     except OSError:
         return False
+
+
+_alive: Final[WeakValueDictionary[int, object]] = WeakValueDictionary()
+
+
+def note_grpc_object(thing: object) -> None:
+    """Note a call or a channel for :func:`grpc_objects`, as long as it lives. From any thread."""
+    _alive[id(thing)] = thing
+
+
+def grpc_objects() -> list[object]:
+    """Return the calls and channels of this process that are alive, with those that only the collector would find."""
+    return [found for reference in _alive.valuerefs() if (found := reference()) is not None]

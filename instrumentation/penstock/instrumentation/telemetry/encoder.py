@@ -1,13 +1,16 @@
 """Encodes queued records into sealed batches.
 
 An entry that cannot be encoded is dropped and counted, and the rest of its batch is kept; text that is too long is cut;
-a batch that is too large is split.
+a batch that is too large is split. Of a snapshot, whose providers copy text that clients choose (``kv_transfer_params`` name
+peers), text is cut and lists are shortened, so that one long text does not cost the source its gauges. Imports protobuf.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from google.protobuf.message import Message
 from penstock.instrumentation.core import DropCounter
 from penstock.instrumentation.telemetry.outbox import Sealed
 from penstock.instrumentation.telemetry.records import (
@@ -22,10 +25,11 @@ from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.instrumentation.telemetry.records import EventRecord, ProbeRecord, TransferRecord
     from penstock.proto.v1.common_pb2 import Component
+    from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 BATCH_BYTES: Final = (1 << 20) - (256 << 10)
 """Bytes of entries in one batch; the rest of the mebibyte holds the head and the accounts."""
@@ -231,3 +235,49 @@ def _drops(counts: Mapping[tuple[str, str], int]) -> list[Drop]:
         Drop(reason=cut_text(reason, WORD_MAX), kind=cut_text(kind, WORD_MAX), count=count)
         for (reason, kind), count in counts.items()
     ]
+
+
+ROWS_MAX: Final = 1024
+"""Rows of one list; the agent counts the rows that it parses."""
+
+
+def enforce_limits(snapshot: Snapshot) -> int:
+    """Cut *snapshot* to the size of a message; return how many rows were dropped, the last of each list.
+
+    Maps are unchanged: the settings bound them.
+    """
+    lists = [
+        value
+        for _, value in snapshot.ListFields()
+        if not isinstance(value, (Message, bool, int, str, Mapping))
+    ]
+    lost = _shorten(lists, ROWS_MAX)
+    _cut(snapshot)
+    limit = ROWS_MAX
+    while limit > 1 and snapshot.ByteSize() > BATCH_BYTES:
+        limit //= 2
+        lost += _shorten(lists, limit)
+    return lost
+
+
+def _shorten(lists: list[Any], limit: int) -> int:
+    lost = 0
+    for rows in lists:
+        if len(rows) > limit:
+            lost += len(rows) - limit
+            del rows[limit:]
+    return lost
+
+
+def _cut(message: Any) -> None:
+    # A message of at most this size holds no longer text.
+    if message.ByteSize() <= TEXT_MAX:
+        return
+    for descriptor, value in message.ListFields():
+        if isinstance(value, str):
+            setattr(message, descriptor.name, cut_text(value))
+        elif isinstance(value, Message):
+            _cut(value)
+        elif descriptor.message_type is not None and not isinstance(value, Mapping):
+            for row in value:
+                _cut(row)

@@ -16,7 +16,7 @@ from penstock.instrumentation.core import guard, logger
 from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, Batcher
 from penstock.instrumentation.telemetry.entry_account import EntryAccount
 from penstock.instrumentation.telemetry.outbox import Outbox, Sealed, Watermark
-from penstock.instrumentation.telemetry.snapshot_feed import SnapshotFeed
+from penstock.instrumentation.telemetry.snapshots import SnapshotFeed
 from penstock.instrumentation.transport import BackgroundThread, Backoff, Message, Tag
 
 if TYPE_CHECKING:

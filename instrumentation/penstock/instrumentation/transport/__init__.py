@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.transport.background_thread import BackgroundThread
-from penstock.instrumentation.transport.backoff import Backoff
-from penstock.instrumentation.transport.inbox import Message, Tag
-from penstock.instrumentation.transport.inherited import grpc_objects
-from penstock.instrumentation.transport.stream import CLOSE_WAIT, Stream, StreamEnd
+from penstock.instrumentation.transport.background_thread import BackgroundThread, Backoff
+from penstock.instrumentation.transport.stream import CLOSE_WAIT, Message, Stream, StreamEnd, Tag
 
 __all__ = [
     "CLOSE_WAIT",
@@ -16,5 +13,4 @@ __all__ = [
     "Stream",
     "StreamEnd",
     "Tag",
-    "grpc_objects",
 ]

@@ -3,19 +3,24 @@
 Everything that concerns the thread arrives in its inbox, and every wait on it ends at
 the next deadline, so the thread sleeps when there is nothing to do. An error does not
 end it: the error is counted, the stream is closed, and after a pause the thread goes on,
-unless the process is ending, in which nothing begins any more.
+unless the process is ending, in which nothing begins any more. Before the next attempt to connect it waits by a
+:class:`Backoff`.
 """
 
 from __future__ import annotations
 
 import queue
+import random
 import threading
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.core import guard, is_end_of_process
-from penstock.instrumentation.transport.inbox import Message, Tag
+from penstock.instrumentation.transport.stream import Message, Tag
 from penstock.instrumentation.transport.streams import Streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ERROR_PAUSE: Final = 1.0
 """Seconds of rest after an error of our own."""
@@ -135,3 +140,32 @@ class BackgroundThread:
     def _close(self) -> None:
         """Close the stream, if there is one. Idempotent."""
         raise NotImplementedError
+
+
+BACKOFF_INITIAL: Final = 0.1
+BACKOFF_MAXIMUM: Final = 5.0
+"""Seconds before the second attempt to connect, and the longest between two."""
+
+
+class Backoff:
+    """Exponential with jitter: between half and all of 0.1, 0.2, 0.4 ... 5 seconds."""
+
+    def __init__(self, spread: Callable[[], float] = random.random) -> None:
+        """Start at the shortest; *spread* returns the jitter, in [0, 1)."""
+        self._spread = spread
+        self._ceiling = BACKOFF_INITIAL
+
+    def next(self) -> float:
+        """Return the seconds to wait, and wait longer next time."""
+        wait = self._ceiling * (0.5 + 0.5 * self._spread())
+        self._ceiling = min(self._ceiling * 2, BACKOFF_MAXIMUM)
+        return wait
+
+    def longest(self) -> float:
+        """Return the longest wait: for an error that another attempt will not change soon."""
+        self._ceiling = BACKOFF_MAXIMUM
+        return self.next()
+
+    def reset(self) -> None:
+        """Start again at the shortest, after an attempt that succeeded."""
+        self._ceiling = BACKOFF_INITIAL

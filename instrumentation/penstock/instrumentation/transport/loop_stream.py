@@ -9,13 +9,13 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-from penstock.instrumentation.transport.inherited import note_grpc_object
+from penstock.instrumentation.core import note_grpc_object
 from penstock.instrumentation.transport.stream import CLOSE_WAIT, OPTIONS, Stream, StreamEnd, T
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.instrumentation.transport.inbox import Message
+    from penstock.instrumentation.transport.stream import Message
     from penstock.instrumentation.transport.stream_loop import StreamLoop
 
 _WRITER_WITHIN: Final = 1.0

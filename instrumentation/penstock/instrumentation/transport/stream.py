@@ -1,14 +1,44 @@
-"""A stream to the agent, as its owner sees it, and what both kinds have in common; sentences about its end. Imports no grpc."""
+"""A stream to the agent, as its owner sees it, and what both kinds have in common; sentences about its end; the messages of its owner's inbox. Imports no grpc."""
 
 from __future__ import annotations
 
 import queue
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
-
-from penstock.instrumentation.transport.inbox import Message, Tag
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+class Tag(Enum):
+    """The kind of a message."""
+
+    WAKE = auto()
+    STOP = auto()
+    PARK = auto()
+    RESUME = auto()
+    RECONNECT = auto()
+    FLUSH = auto()
+    ANSWER = auto()
+    ENDED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One entry of an inbox.
+
+    Attributes:
+        tag: its kind.
+        sender: the stream that put an ANSWER or ENDED, compared by identity; None on other kinds.
+        content: what an ANSWER, ENDED or FLUSH carries.
+
+    """
+
+    tag: Tag
+    sender: object = None
+    content: Any = None
+
 
 _LONGEST: Final = 300
 

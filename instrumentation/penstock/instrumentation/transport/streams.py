@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     import queue
     from collections.abc import Callable
 
-    from penstock.instrumentation.transport.inbox import Message
-    from penstock.instrumentation.transport.stream import Stream, T
+    from penstock.instrumentation.transport.stream import Message, Stream, T
     from penstock.instrumentation.transport.stream_loop import StreamLoop
 
 SEPARATE_SINCE: Final = (1, 80)

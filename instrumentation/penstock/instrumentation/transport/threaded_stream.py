@@ -6,15 +6,14 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.instrumentation.core import READER_THREAD
-from penstock.instrumentation.transport.inherited import note_grpc_object
+from penstock.instrumentation.core import READER_THREAD, note_grpc_object
 from penstock.instrumentation.transport.stream import CLOSE_WAIT, OPTIONS, Stream, StreamEnd, T
 
 if TYPE_CHECKING:
     import queue
     from collections.abc import Callable
 
-    from penstock.instrumentation.transport.inbox import Message
+    from penstock.instrumentation.transport.stream import Message
 
 
 class ThreadedStream(Stream[T]):

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.fault_drills import Orders
+from penstock.instrumentation.resilience import Orders
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.admission import peer_gate
+from penstock.instrumentation.vllm import admission
 from penstock.instrumentation.vllm.ec.protocol import EcFailure
 from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.rules.circuit_breaker import BreakerState
@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
         monotonic_ns = staticmethod(clock)
         time_ns = staticmethod(clock)
 
-    monkeypatch.setattr(peer_gate, "time", Time)
+    monkeypatch.setattr(admission, "time", Time)
     return clock
 
 

@@ -62,7 +62,7 @@ def assert_clean(scheduler: Any, items: Iterable[str] = ()) -> None:
     pool = scheduler.kv_cache_manager.block_pool
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1  # the null block
     control = scheduler._penstock.ec
-    assert not control._steps._pending
+    assert not control._steps
     assert not control.failing
     assert not control._waits._deadlines.waiting()
     assert not scheduler._penstock.observer._records

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.fault_drills import Orders
+from penstock.instrumentation.resilience import Orders
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.admission import peer_gate
+from penstock.instrumentation.vllm import admission
 from penstock.instrumentation.vllm.messages.worker_report import Culprit
 from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
@@ -43,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
         monotonic_ns = staticmethod(clock)
         time_ns = staticmethod(clock)
 
-    monkeypatch.setattr(peer_gate, "time", Time)
+    monkeypatch.setattr(admission, "time", Time)
     return clock
 
 

@@ -6,7 +6,6 @@ from penstock.agent.diagnosis.facts import words
 from penstock.agent.diagnosis.facts.attribution import (
     EC,
     KV,
-    WAITED_CHANNEL,
     Attribution,
     PeerTrouble,
     PolicyBlame,
@@ -45,7 +44,6 @@ __all__ = [
     "RARE",
     "RECOMPUTED_SECONDS",
     "SUSPECT_SECONDS",
-    "WAITED_CHANNEL",
     "Attribution",
     "Closed",
     "ClosedByPeer",

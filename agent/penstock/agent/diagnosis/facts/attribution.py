@@ -14,6 +14,7 @@ from penstock.agent import limits
 from penstock.agent.diagnosis.facts.fold import UNKNOWN
 from penstock.agent.diagnosis.facts.waits import UsualShares, UsualWaits
 from penstock.agent.diagnosis.facts.words import key_of
+from penstock.proto.deferral_channels import WAITED_CHANNELS
 from penstock.proto.names import NANOS, label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
@@ -27,12 +28,6 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
 
 KV, EC = common.CHANNEL_KV, common.CHANNEL_EC
-# What a request waits for of a peer, and the channel.
-WAITED_CHANNEL: Final[dict[int, int]] = {
-    common.DEFERRAL_REASON_REMOTE_KV: KV,
-    common.DEFERRAL_REASON_KV_LOOKUP: KV,
-    common.DEFERRAL_REASON_ENCODER_CACHE: EC,
-}
 # Told by the side that kept the blocks; they have a rule of their own.
 _OF_LEASES = frozenset({common.FAILURE_MODE_EXPIRED, common.FAILURE_MODE_LATE_READ})
 
@@ -193,7 +188,7 @@ def _add_load_ends(shares: Attribution, facts: Facts, culprits: dict[str, str]) 
 
 def _add_waits(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, culprits: dict[str, str]) -> None:
     usual = UsualWaits(facts)
-    shares = UsualShares(facts, usual, WAITED_CHANNEL)
+    shares = UsualShares(facts, usual, WAITED_CHANNELS)
     unlucky = {each.request_id for each in facts.present.failures}
     unlucky |= {each.request_id for each in facts.present.load_ends}
     behind: dict[str, list[tuple[str, float]]] = defaultdict(list)
@@ -201,7 +196,7 @@ def _add_waits(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, culprits: 
         if delay.request_id and delay.caused_by:
             behind[delay.request_id].append((delay.caused_by, delay.seconds))
     for wait in facts.present.waits:
-        channel = WAITED_CHANNEL.get(wait.reason)
+        channel = WAITED_CHANNELS.get(wait.reason)
         if channel is None or wait.ending == common.DEFERRAL_ENDING_ENGINE_LOST:
             continue
         peer = wait.peer or UNKNOWN
@@ -223,7 +218,7 @@ def _add_hanging(peers: dict[PeerOfChannel, PeerTrouble], facts: Facts, usual: U
     for engine in facts.engines:
         unstarted = {each.peer: each.count for each in engine.stalls if each.kind == _NOT_STARTED}
         for row in engine.deferred if engine.connected else ():
-            channel = WAITED_CHANNEL.get(row.reason)
+            channel = WAITED_CHANNELS.get(row.reason)
             hanging = usual.hanging(key_of(engine.key), row)
             peer = row.peer.address or UNKNOWN
             number = row.count - (unstarted.get(peer, 0) if channel == KV else 0)
@@ -243,7 +238,7 @@ def _going_on(facts: Facts) -> Iterator[PeerOfChannel]:
                 (each.channel, each.peer.address or UNKNOWN) for each in engine.in_flight if each.count
             )
             for row in engine.deferred:
-                channel = WAITED_CHANNEL.get(row.reason)
+                channel = WAITED_CHANNELS.get(row.reason)
                 if channel is not None and row.count:
                     yield channel, row.peer.address or UNKNOWN
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent import badness, limits
-from penstock.agent.diagnosis.facts import EC, KV, WAITED_CHANNEL, Evidence, first_sign, longest_pause, words
+from penstock.agent.diagnosis.facts import EC, KV, Evidence, first_sign, longest_pause, words
+from penstock.proto.deferral_channels import WAITED_CHANNELS
 from penstock.proto.names import ENGINE_CORE, NANOS, label
 from penstock.proto.v1 import common_pb2 as common
 
@@ -184,7 +185,7 @@ def routed_away(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> 
     well = Counter(
         each.key
         for each in facts.present.waits
-        if WAITED_CHANNEL.get(each.reason) == channel
+        if WAITED_CHANNELS.get(each.reason) == channel
         and each.peer not in {peer, *NO_SERVERS}
         and each.time > times[-1]
     )

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.proto.deferral_channels import LOAD_CHANNELS
 from penstock.proto.v1 import common_pb2
 
 if TYPE_CHECKING:
@@ -25,10 +26,6 @@ _NOT_OF_A_LOAD = frozenset(
         common_pb2.FAILURE_MODE_LATE_READ,
     )
 )
-_WAITS_FOR: dict[int, int] = {
-    common_pb2.DEFERRAL_REASON_REMOTE_KV: common_pb2.CHANNEL_KV,
-    common_pb2.DEFERRAL_REASON_ENCODER_CACHE: common_pb2.CHANNEL_EC,
-}
 
 
 def ends_load(failure: TransferFailure) -> bool:
@@ -163,4 +160,6 @@ def _load(
 
 def _deferral_starts(facts: RequestFacts, channel: int) -> list[int]:
     """Return when the waits for a channel began, in the order of time."""
-    return sorted(wait.start_unix_nano for wait in facts.deferrals if _WAITS_FOR.get(wait.reason) == channel)
+    return sorted(
+        wait.start_unix_nano for wait in facts.deferrals if LOAD_CHANNELS.get(wait.reason) == channel
+    )

@@ -17,30 +17,28 @@ from penstock.instrumentation.vllm.compat.encoder import (
     placeholder_fields,
 )
 from penstock.instrumentation.vllm.compat.expert_moves import MOVE_STREAM, move_stream
-from penstock.instrumentation.vllm.compat.failed_loads import (
+from penstock.instrumentation.vllm.compat.failures import (
     awaits_blocks,
     can_fail_loads,
     can_fail_receive,
     counts_transfers_alone,
+    drop_output,
+    drop_stale_output,
+    errored_requests,
     fail_receive,
     failed_receives,
     has_failed_receive,
+    has_stale_output,
+    preempt_dropping,
+    retryable_error,
 )
-from penstock.instrumentation.vllm.compat.nixl_facts import (
+from penstock.instrumentation.vllm.compat.nixl_worker import (
     block_clipper,
     layer_groups,
     mixes_memory_types,
     open_factors,
     speculative_factors,
     transfer_mode,
-)
-from penstock.instrumentation.vllm.compat.request_failures import (
-    drop_output,
-    drop_stale_output,
-    errored_requests,
-    has_stale_output,
-    preempt_dropping,
-    retryable_error,
 )
 
 __all__ = [

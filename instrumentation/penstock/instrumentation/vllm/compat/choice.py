@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.vllm.compat.connectors import ConnectorTransferResults, TransferResults
 from penstock.instrumentation.vllm.compat.encoder import EncoderReports
-from penstock.instrumentation.vllm.compat.failed_loads import FailedReceives, GivenUpLoads
+from penstock.instrumentation.vllm.compat.failures import FailedReceives, GivenUpLoads, StaleOutput
 from penstock.instrumentation.vllm.compat.nixl_worker import SendLeases, WriterHandshakes
-from penstock.instrumentation.vllm.compat.request_failures import StaleOutput
 from penstock.instrumentation.vllm.compat.waiting_requests import BlockedWaiting, KvFetchStages
 
 if TYPE_CHECKING:

@@ -20,7 +20,12 @@ from penstock.instrumentation.vllm.ec.item_peers import ItemPeers
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.pending_items import BadItems, PendingItems
 from penstock.instrumentation.vllm.ec.protocol import EcLoader
-from penstock.instrumentation.vllm.ec.step_loads import EcFailurePlanner, UnconfirmedEcLoads, supports
+from penstock.instrumentation.vllm.ec.step_loads import (
+    EcFailurePlanner,
+    EcStepLoads,
+    UnconfirmedEcLoads,
+    supports,
+)
 from penstock.instrumentation.vllm.ec.unavailable import EcAdmission, MissingMedia, UnavailableItems
 from penstock.instrumentation.vllm.ec.verifier import EcVerifier
 from penstock.instrumentation.vllm.ec.waits import EcWaits
@@ -245,7 +250,7 @@ class EcLoadController:
     @property
     def needs_media(self) -> bool:
         """Whether a request that is new in this step may be rewound for the loads that are under way, behind any of its inputs."""
-        return self._steps.awaits_results
+        return bool(self._steps)
 
     def refuses(self, request: Any, indexes: Iterable[int]) -> bool:
         """Fail a request of which vLLM would encode these inputs, if one cannot be encoded here; tell whether it fails."""
@@ -258,7 +263,7 @@ class EcLoadController:
     def on_step_result(self, metadata: Any, output: Any) -> None:
         """Take back what was computed from items that the workers could not load in the step with that *metadata*."""
         self._verifier.on_checked(checked_items(output))
-        loads = self._steps.confirm(metadata)
+        loads = self._steps.confirm(metadata) or EcStepLoads(metadata)
         failed = failed_items(output)
         if failed and self._loads is not None:
             # Its loads come before the step that computes on them.

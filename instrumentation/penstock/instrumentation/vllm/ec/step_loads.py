@@ -13,7 +13,6 @@ preemption or fails; what it has in flight is dropped.
 from __future__ import annotations
 
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +26,7 @@ from penstock.instrumentation.vllm.compat import (
 )
 from penstock.instrumentation.vllm.ec.pending_items import features_beyond
 from penstock.instrumentation.vllm.ec.protocol import ExternalItem
-from penstock.instrumentation.vllm.recovery import FreedBlocks, freed_by_name, rewind
+from penstock.instrumentation.vllm.recovery import UnconfirmedStep, UnconfirmedSteps, freed_by_name, rewind
 from penstock.instrumentation.vllm.requests import Affected
 
 if TYPE_CHECKING:
@@ -60,32 +59,25 @@ class CacheAnswer:
 
 
 @dataclass(slots=True)
-class EcStepLoads:
-    """The items that the workers load in one step.
+class EcStepLoads(UnconfirmedStep):
+    """The items that the workers load in one step; its key is the connector's metadata.
 
     Attributes:
-        metadata: the connector's, of that step.
         users: by item, the requests that compute on it and the first token that does.
-        freed: blocks of requests that were preempted or ended since.
 
     """
 
-    metadata: Any
     users: dict[str, dict[str, int]] = field(default_factory=dict)
-    freed: list[FreedBlocks] = field(default_factory=list)
 
 
-class UnconfirmedEcLoads:
-    """The loads of one scheduler whose result is not in; on its thread."""
+class UnconfirmedEcLoads(UnconfirmedSteps[EcStepLoads]):
+    """The steps of one scheduler in which the workers load items."""
 
     def __init__(self, scheduler: Any) -> None:
-        self._scheduler = scheduler
+        super().__init__(scheduler)
         self._answers: dict[str, CacheAnswer] = {}
         self._to_load: dict[str, ExternalItem] = {}
         self._encodes: dict[str, str] = {}
-        self._pending: deque[EcStepLoads] = deque()
-
-    # While a step is scheduled
 
     def on_answer(self, item: str, answer: CacheAnswer) -> None:
         """Record the connector's last answer about *item*: vLLM loads it if that was "yes", and encodes it if not."""
@@ -123,14 +115,14 @@ class UnconfirmedEcLoads:
 
     def on_planned(self, metadata: Any, items: Iterable[ExternalItem]) -> None:
         """Expect the result of the step with that *metadata*."""
-        self._pending.append(EcStepLoads(metadata, {each.item: {} for each in items}))
+        self.steps.append(EcStepLoads(metadata, users={each.item: {} for each in items}))
 
     def after_schedule(self, output: Any) -> None:
         """Record the requests that compute on pending items in the step that was just scheduled."""
-        if not self._pending:
+        if not self.steps:
             return
         cached = self._scheduler.encoder_cache_manager.cached
-        for loads in self._pending:
+        for loads in self.steps:
             for item, users in loads.users.items():
                 for request_id in cached.get(item, ()):
                     count = output.num_scheduled_tokens.get(request_id)
@@ -139,32 +131,6 @@ class UnconfirmedEcLoads:
                         continue
                     first = first_use(request, item, request.num_computed_tokens - count)
                     users[request_id] = min(first, users.get(request_id, first))
-
-    @property
-    def awaits_results(self) -> bool:
-        """Whether the result of a step with loads is not in."""
-        return bool(self._pending)
-
-    def before_free(self, request: Any) -> None:
-        """Record the blocks of a request that is about to lose them."""
-        if self._pending:
-            blocks = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-            blocks_of_request = FreedBlocks(request.request_id, blocks)
-            for loads in self._pending:
-                loads.freed.append(blocks_of_request)
-
-    # When its result is in
-
-    def confirm(self, metadata: Any) -> EcStepLoads:
-        """Return what is known about the step with that *metadata*, and forget it and those before it.
-
-        Results come in the order in which the steps were scheduled.
-        """
-        if any(loads.metadata is metadata for loads in self._pending):
-            while (loads := self._pending.popleft()).metadata is not metadata:
-                pass
-            return loads
-        return EcStepLoads(metadata)
 
 
 def first_use(request: Any, item: str, start: int) -> int:

@@ -12,16 +12,14 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.hooks import AnyOf, Patch, Requirement
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import MOVE_STREAM
-from penstock.instrumentation.vllm.eplb.layer_wrappers import (
+from penstock.instrumentation.vllm.eplb.wrappers import (
+    wrap_add_model,
+    wrap_drain_async,
     wrap_layer_result,
     wrap_move_to_buffer,
     wrap_move_to_workspace,
-    wrap_rebalance_experts,
-)
-from penstock.instrumentation.vllm.eplb.state_wrappers import (
-    wrap_add_model,
-    wrap_drain_async,
     wrap_rearrange,
+    wrap_rebalance_experts,
     wrap_step,
     wrap_transfer_thread,
 )

@@ -7,13 +7,12 @@ preempted or end before the result is in.
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.resilience import DecidedBy, Outcome, Trigger
 from penstock.instrumentation.vllm.compat import drop_stale_output, has_stale_output
-from penstock.instrumentation.vllm.recovery import FreedBlocks, freed_by_name, rewind
+from penstock.instrumentation.vllm.recovery import UnconfirmedStep, UnconfirmedSteps, freed_by_name, rewind
 from penstock.instrumentation.vllm.requests import Affected
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from penstock.instrumentation.resilience import Decision
-    from penstock.instrumentation.vllm.recovery import Taint, WorkerEncoderInputs
+    from penstock.instrumentation.vllm.recovery import FreedBlocks, Taint, WorkerEncoderInputs
 
     Settle = Callable[[Any, Affected], Decision]
 
@@ -30,30 +29,17 @@ _PREEMPTED: Final = "PREEMPTED"
 _RUNNING: Final = "RUNNING"
 
 
-@dataclass(slots=True)
-class UnconfirmedStep:
-    """A step with its scheduler output, and the blocks freed since it was scheduled."""
-
-    output: Any
-    freed: list[FreedBlocks] = field(default_factory=list)
-
-
-class UnconfirmedSteps:
-    """The unconfirmed steps of one scheduler; on its thread. It is true while there is one.
+class UnconfirmedKvLoads(UnconfirmedSteps[UnconfirmedStep]):
+    """The steps of one scheduler that load KV themselves; the key of a step is its scheduler output.
 
     Attributes:
         allocated: requests that got blocks for a load in the step that is being put together; always the same set.
-        steps: the oldest first; always the same deque.
 
     """
 
     def __init__(self, scheduler: Any) -> None:
-        self._scheduler = scheduler
+        super().__init__(scheduler)
         self.allocated: set[str] = set()
-        self.steps: deque[UnconfirmedStep] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self.steps)
 
     @property
     def freed(self) -> Sequence[FreedBlocks]:
@@ -73,20 +59,6 @@ class UnconfirmedSteps:
         if self.allocated:
             self.allocated.clear()
             self.steps.append(UnconfirmedStep(output))
-
-    def before_free(self, request: Any) -> None:
-        """Record the blocks of a request that is about to lose them."""
-        if self.steps:
-            blocks = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-            freed = FreedBlocks(request.request_id, blocks)
-            for step in self.steps:
-                step.freed.append(freed)
-
-    def on_step_result(self, output: Any) -> None:
-        """Confirm the step with that *output*. Results come in the order in which steps were scheduled."""
-        if any(step.output is output for step in self.steps):
-            while self.steps.popleft().output is not output:
-                pass
 
 
 @dataclass(frozen=True, slots=True)

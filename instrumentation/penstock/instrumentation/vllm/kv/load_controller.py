@@ -16,7 +16,7 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import failed_receives
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
 from penstock.instrumentation.vllm.kv.decider import KvDeadlines, KvFailureDecider
-from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner, UnconfirmedSteps
+from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner, UnconfirmedKvLoads
 from penstock.instrumentation.vllm.kv.integrity import KvVerifier
 from penstock.instrumentation.vllm.kv.request_peers import RequestPeers, keep_local
 from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, peer_at, with_children
@@ -72,7 +72,7 @@ class KvLoadController:
         self._scheduler = scheduler
         self._observer = observer
         self._media = media
-        self.unconfirmed = UnconfirmedSteps(scheduler)
+        self.unconfirmed = UnconfirmedKvLoads(scheduler)
         self.verifier = KvVerifier(scheduler)
         # A request that has run on a failed load of a connector that exports blocks fails anyway.
         self._rewinds = not rewind.exports(scheduler)
@@ -172,7 +172,7 @@ class KvLoadController:
 
     def on_step_result(self, output: Any) -> None:
         """Record that the result of the step with that scheduler's *output* is in."""
-        self.unconfirmed.on_step_result(output)
+        self.unconfirmed.confirm(output)
 
     @property
     def needs_media(self) -> bool:

@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.vllm.messages.integrity import (
-    CheckedLoad,
-    DigestOrder,
-    GroupBlocks,
-    GroupDigest,
-    RankDigest,
-    TransferDigest,
-    VerifyOrder,
-)
 from penstock.instrumentation.vllm.messages.step_metadata import StepMetadata, with_children
 from penstock.instrumentation.vllm.messages.transfers import (
     LOADS,
@@ -26,12 +17,19 @@ from penstock.instrumentation.vllm.messages.transfers import (
 )
 from penstock.instrumentation.vllm.messages.worker_report import (
     CheckedItem,
+    CheckedLoad,
     Culprit,
+    DigestOrder,
     EcReport,
+    GroupBlocks,
+    GroupDigest,
     ItemFailure,
     LoadFailure,
     LoadFailureReasons,
     LoadReason,
+    RankDigest,
+    TransferDigest,
+    VerifyOrder,
     WorkerReport,
     checked_items,
     failed_items,

@@ -3,6 +3,9 @@
 Of KV loads and saves in ``KVConnectorOutput.kv_connector_worker_meta``, of encoder outputs in
 ``ECConnectorOutput.ec_connector_worker_meta``. vLLM pickles it in the worker, combines the ranks' with ``aggregate`` and hands it to
 the scheduler. A connector that uses the field itself keeps its metadata as *inner*.
+
+A *digest* of a KV transfer is eight bytes for each block and KV head, over all layers of a KV cache group
+(``kv/integrity/block_digests.py``).
 """
 
 from __future__ import annotations
@@ -16,9 +19,89 @@ from penstock.instrumentation.runtime import runtime
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.instrumentation.vllm.messages.integrity import CheckedLoad, RankDigest
     from penstock.instrumentation.vllm.messages.transfers import BrokenBlocks, FinishedTransfer
     from penstock.instrumentation.vllm.naming import Failure, Peer
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBlocks:
+    """Blocks of one KV cache group in the order of the tokens; only the first *tail* tokens of the last one are valid."""
+
+    blocks: tuple[int, ...]
+    tail: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDigest:
+    """The sender's digests of one KV cache group.
+
+    Attributes:
+        blocks: the blocks that the sender offers.
+        tail: valid tokens of the last one.
+        covered: the last so many of them have a digest.
+        digests: little-endian, by block, then by KV head.
+
+    """
+
+    blocks: int
+    tail: int
+    covered: int
+    digests: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TransferDigest:
+    """What the sender of a request's KV has computed of it, for all of the model's *heads*."""
+
+    block_size: int
+    heads: int
+    groups: tuple[GroupDigest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DigestOrder:
+    """Compute the digests of a request whose prefill ends in this step; *number*: unlike that of any other order."""
+
+    request_id: str
+    groups: tuple[GroupBlocks, ...]
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RankDigest:
+    """The digests that one rank has computed of its own *heads*, numbers among the *total* ones; *problem*: why there are none.
+
+    *number* is that of the order.
+    """
+
+    request_id: str
+    block_size: int = 0
+    total: int = 0
+    heads: tuple[int, ...] = ()
+    groups: tuple[bytes, ...] = ()
+    problem: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOrder:
+    """Compare what a load brings with the sender's digest; *enforce*: a mismatch makes the load fail."""
+
+    request_id: str
+    digest: TransferDigest
+    enforce: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedLoad:
+    """What one rank has found: how many blocks it received, compared and found different; *reason*: why not all were compared."""
+
+    request_id: str
+    transferred: int
+    compared: int
+    mismatched: int
+    reason: str = ""
+
 
 T = TypeVar("T")
 REASONS_MAX: Final = 4_096

@@ -4,14 +4,16 @@ vLLM's own recompute of a synchronous load breaks under async scheduling, and gi
 the blocks: it lets the first sharer recompute and takes the blocks for good already. Here every request that holds a
 tainted block goes back, the tainted blocks leave the prefix cache, and vLLM's own preemption does the rest: no token
 count is edited. :func:`spread` is pure; :func:`evict` and :func:`preempt` act on a scheduler.
-Blocks that a request lost before the result was in are remembered as :class:`FreedBlocks`.
+The steps whose result is not in are kept as :class:`UnconfirmedSteps`, with the blocks that requests have lost meanwhile
+(:class:`FreedBlocks`).
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.vllm.compat import child_connectors, preempt_dropping
@@ -204,3 +206,55 @@ class FreedBlocks:
 def freed_by_name(freed: Iterable[FreedBlocks]) -> dict[str, FreedBlocks]:
     """Return *freed* under names that no request has: no request id holds a NUL."""
     return {f"{each.request_id}\0{number}": each for number, each in enumerate(freed)}
+
+
+@dataclass(slots=True)
+class UnconfirmedStep:
+    """A step that loads something, and whose result is not in.
+
+    Attributes:
+        key: the object that its result comes with.
+        freed: blocks of requests that were preempted or ended since it was scheduled.
+
+    """
+
+    key: Any
+    freed: list[FreedBlocks] = field(default_factory=list)
+
+
+_Step = TypeVar("_Step", bound=UnconfirmedStep)
+
+
+class UnconfirmedSteps(Generic[_Step]):
+    """The unconfirmed steps of one scheduler; on its thread. It is true while there is one.
+
+    Attributes:
+        steps: the oldest first; always the same deque.
+
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self.steps: deque[_Step] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self.steps)
+
+    def before_free(self, request: Any) -> None:
+        """Record the blocks of a request that is about to lose them."""
+        if self.steps:
+            blocks = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
+            freed = FreedBlocks(request.request_id, blocks)
+            for step in self.steps:
+                step.freed.append(freed)
+
+    def confirm(self, key: Any) -> _Step | None:
+        """Return the step with that *key*, and forget it and those before it; None if it is not known.
+
+        Results come in the order in which the steps were scheduled.
+        """
+        if any(step.key is key for step in self.steps):
+            while (step := self.steps.popleft()).key is not key:
+                pass
+            return step
+        return None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import DeadlineLimits, exceeded_deadline
+from penstock.proto.deferral_channels import DEFERRAL_CHANNELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,20 +18,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.resilience import Policy
     from penstock.instrumentation.vllm.naming import Peer
 
-_CHANNELS = {
-    c.DEFERRAL_REASON_REMOTE_KV: c.CHANNEL_KV,
-    c.DEFERRAL_REASON_KV_LOOKUP: c.CHANNEL_KV,
-    c.DEFERRAL_REASON_ENCODER_CACHE: c.CHANNEL_EC,
-}
-
-_REASONS = (
-    c.DEFERRAL_REASON_OTHER,
-    c.DEFERRAL_REASON_REMOTE_KV,
-    c.DEFERRAL_REASON_KV_LOOKUP,
-    c.DEFERRAL_REASON_ENCODER_CACHE,
-    c.DEFERRAL_REASON_GRAMMAR,
-    c.DEFERRAL_REASON_STREAMING_INPUT,
-)
+_REASONS = tuple(DEFERRAL_CHANNELS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +41,7 @@ class OpenDeferral:
     transfer_start_ns: int = 0
 
     def _fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"reason": self.reason, "channel": _CHANNELS.get(self.reason, 0)}
+        fields: dict[str, Any] = {"reason": self.reason, "channel": DEFERRAL_CHANNELS.get(self.reason, 0)}
         if self.peer is not None:
             fields["peer"] = self.peer.fields()
         return fields

@@ -20,6 +20,7 @@ from penstock.instrumentation.vllm.requests.deferrals import Deferrals, OpenDefe
 from penstock.instrumentation.vllm.requests.gates import Gate, RequestGates
 from penstock.instrumentation.vllm.requests.held_blocks import HeldBlocks, Holding, Lease, Leases
 from penstock.instrumentation.vllm.requests.outcomes import suspicions
+from penstock.proto.deferral_channels import WAITED_CHANNELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,11 +33,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import BlockHolder, Snapshot
 
 # What these waits are for is a gate of its own; other waits are for the engine.
-_GATE_IS_ENCODER: Final = {
-    c.DEFERRAL_REASON_REMOTE_KV: False,
-    c.DEFERRAL_REASON_KV_LOOKUP: False,
-    c.DEFERRAL_REASON_ENCODER_CACHE: True,
-}
+_GATE_IS_ENCODER: Final = {reason: channel == c.CHANNEL_EC for reason, channel in WAITED_CHANNELS.items()}
 
 
 class SchedulerObserver:
@@ -158,7 +155,7 @@ class SchedulerObserver:
         if self._deferrals.is_poll(request_id, reason, peer):
             return
         record = self._records.get(request_id)
-        remote = reason in {c.DEFERRAL_REASON_REMOTE_KV, c.DEFERRAL_REASON_KV_LOOKUP}
+        remote = _GATE_IS_ENCODER.get(reason) is False
         deferral = OpenDeferral(
             request_id,
             reason,

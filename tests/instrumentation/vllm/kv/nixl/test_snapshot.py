@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from penstock.instrumentation.core import guard
-from penstock.instrumentation.core.drop_counter import DropCounter
+from penstock.instrumentation.core.guard import DropCounter
 from penstock.instrumentation.vllm.kv.nixl.snapshot import NixlSnapshot
 from penstock.instrumentation.vllm.naming import Peer
 from penstock.proto.v1.snapshot_pb2 import Snapshot

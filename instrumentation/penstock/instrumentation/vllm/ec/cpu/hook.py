@@ -10,9 +10,13 @@ from penstock.instrumentation.hooks import Extension, InstanceState, Requirement
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec import EcObserver, PartHook, has_name
 from penstock.instrumentation.vllm.ec.cpu.copies import Copies, CpuWorkerMixin
-from penstock.instrumentation.vllm.ec.cpu.grants import Grants, ProducerSessionMixin
 from penstock.instrumentation.vllm.ec.cpu.loads import CpuLoads, RemoteCpuLoads
-from penstock.instrumentation.vllm.ec.cpu.scheduler_mixin import ConsumerSessionMixin, CpuSchedulerMixin
+from penstock.instrumentation.vllm.ec.cpu.scheduler_mixin import (
+    ConsumerSessionMixin,
+    CpuSchedulerMixin,
+    Grants,
+    ProducerSessionMixin,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

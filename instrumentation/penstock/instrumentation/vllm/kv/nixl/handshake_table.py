@@ -2,6 +2,10 @@
 
 All handshakes of a worker run on one thread in sequence, and all requests for an engine share one. The requesting threads
 create records, the handshake thread completes them; nothing here blocks on IO.
+
+What else is known of a handshake lies by what it is for: ``handshake_mixin.py`` sees vLLM begin and end it, and why it failed;
+``observer.py`` emits it and the delays behind it; ``attempt_failures.py`` emits the loads that fail with it;
+``failure_attribution.py`` says whose fault a wait for it was; ``snapshot.py`` shows who waits now.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import WaitKind
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl import upstream_counts
-from penstock.instrumentation.vllm.kv.nixl.cancellation import CancelResult
-from penstock.instrumentation.vllm.kv.nixl.compatibility import MismatchedFactors
-from penstock.instrumentation.vllm.kv.nixl.failure_reports import (
+from penstock.instrumentation.vllm.kv.nixl.attempt_failures import (
     PENDING,
     Mismatch,
-    NixlFailureReports,
+    NixlAttemptFailures,
     make_room,
 )
+from penstock.instrumentation.vllm.kv.nixl.cancellation import CancelResult
+from penstock.instrumentation.vllm.kv.nixl.compatibility import MismatchedFactors
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import PostedTransfer
 from penstock.instrumentation.vllm.kv.nixl.verification import WorkerVerification
 from penstock.instrumentation.vllm.messages import WorkerReport
@@ -41,7 +41,7 @@ _PINNED: Final = (
 )
 
 
-class NixlObserver(NixlFailureReports):
+class NixlObserver(NixlAttemptFailures):
     """The transfers, handshakes and failures of one NIXL worker.
 
     Attributes:

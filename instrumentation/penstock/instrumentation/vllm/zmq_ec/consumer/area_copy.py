@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.vllm.ec import fingerprints
-from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import TransferError
+from penstock.instrumentation.vllm.zmq_ec.consumer.chunked_transfer import TransferError
 from penstock.instrumentation.vllm.zmq_ec.wire import Content
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""State of fetching one item: probes, transfer, retries. The fetcher acts on it."""
+"""State of fetching one item, over all its retries, and what an item must be to be loaded. The fetcher acts on it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 if TYPE_CHECKING:
     from penstock.instrumentation.resilience import Drill
     from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import FetchOrder
+    from penstock.instrumentation.vllm.zmq_ec.consumer.chunked_transfer import ChunkedTransfer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import FetchOrder
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
-    from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer
     from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
     from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaReader, FoundItem
 
@@ -86,7 +86,7 @@ class Attempt:
     content: protocol.Content | None = None
     found: FoundItem | None = None
     slot: Slot | None = None
-    transfer: Transfer | AreaCopy | None = None
+    transfer: ChunkedTransfer | AreaCopy | None = None
     tag: int = 0
     began_ns: int = 0
     failure: EcFailure | None = None

@@ -19,16 +19,16 @@ from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import (
     content_of,
 )
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt, find_fitting
-from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import TransferError
+from penstock.instrumentation.vllm.zmq_ec.consumer.chunked_transfer import TransferError
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import FetchOrder
+    from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import FetchOrders
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import FetchOrder
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer, Producers
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Rehearsal, Reporter
-    from penstock.instrumentation.vllm.zmq_ec.consumer.transfers import Transfers
+    from penstock.instrumentation.vllm.zmq_ec.consumer.transfer_driver import TransferDriver
     from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
 
@@ -50,14 +50,14 @@ class EarlyCopies:
 
     def __init__(
         self,
-        orders: ItemOrders,
+        orders: FetchOrders,
         slots: Slots,
         producers: Producers,
         region: SharedRegion,
         expected: Expected,
         reporter: Reporter,
         rehearsal: Rehearsal,
-        transfers: Transfers,
+        transfers: TransferDriver,
     ) -> None:
         """Share all of it with the fetcher."""
         self._orders = orders
@@ -120,7 +120,7 @@ class EarlyCopies:
             whole = self._fill(slot, copy, now)
         finally:
             if not whole:
-                self._orders.on_retry(wanted, slot)
+                self._orders.on_attempt_ended(wanted, slot)
         if whole:
             # First: an item whose report fails is there all the same.
             self._orders.on_arrived(wanted, slot, copy.checksum)

@@ -15,16 +15,16 @@ from penstock.instrumentation.core import LogLimit
 from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
 from penstock.instrumentation.vllm.zmq_ec.consumer.early_copies import EarlyCopies
-from penstock.instrumentation.vllm.zmq_ec.consumer.moving_attempts import MovingAttempts
 from penstock.instrumentation.vllm.zmq_ec.consumer.probes import Probes, WaitingAttempts
 from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producers
-from penstock.instrumentation.vllm.zmq_ec.consumer.transfers import Transfers
+from penstock.instrumentation.vllm.zmq_ec.consumer.running_transfers import RunningTransfers
+from penstock.instrumentation.vllm.zmq_ec.consumer.transfer_driver import TransferDriver
 from penstock.instrumentation.vllm.zmq_ec.memory.item_area import this_place
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
+    from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import FetchOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Rehearsal, Reporter
     from penstock.instrumentation.vllm.zmq_ec.memory import Slots
@@ -53,7 +53,7 @@ class Fetcher:
 
     def __init__(
         self,
-        orders: ItemOrders,
+        orders: FetchOrders,
         slots: Slots,
         region: SharedRegion,
         settings: ConsumerSettings,
@@ -82,9 +82,11 @@ class Fetcher:
         self._probes = Probes(
             orders, slots, self._producers, expected, reporter, tags, settings.probe_timeout, rehearsal
         )
-        self._waiting = WaitingAttempts(orders, settings.start_timeout, retry=self._probe)
-        self._moving = MovingAttempts(orders, region, settings, reporter, rehearsal, tags, retry=self._probe)
-        self._transfers = Transfers(
+        self._waiting = WaitingAttempts(orders, settings.start_timeout, probe=self._probe)
+        self._moving = RunningTransfers(
+            orders, region, settings, reporter, rehearsal, tags, probe=self._probe
+        )
+        self._transfers = TransferDriver(
             orders,
             self._waiting,
             self._moving,

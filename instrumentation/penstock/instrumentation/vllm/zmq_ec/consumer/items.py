@@ -1,6 +1,6 @@
 """The state of each item of a consumer, shared by the scheduler's thread and the fetcher's thread.
 
-The scheduler wants, claims and gives up; the fetcher drains the orders and reports their results (``item_orders.py``). One
+The scheduler wants, claims and gives up; the fetcher drains the orders and reports their results (``fetch_orders.py``). One
 lock, never held over IO or a copy. A *serial* identifies one order, so that the fetcher notices when the scheduler has
 given it up.
 """
@@ -12,8 +12,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
-from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import (
+from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import FetchOrders
+from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import (
     KNOWN_MAX,
     PENDING,
     FetchOrder,
@@ -66,7 +66,7 @@ class Items:
         self._clock = clock
         self._lock = threading.Lock()
         self._records = ItemRecords(slots, bad_for=bad_for, clock=clock)
-        self.orders = ItemOrders(
+        self.orders = FetchOrders(
             self._records,
             slots,
             self._lock,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt, Expected
     from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
+    from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import FetchOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer, Producers
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Rehearsal, Reporter
     from penstock.instrumentation.vllm.zmq_ec.memory import Slots
@@ -33,7 +33,7 @@ class Probes:
 
     def __init__(
         self,
-        orders: ItemOrders,
+        orders: FetchOrders,
         slots: Slots,
         producers: Producers,
         expected: Expected,
@@ -170,7 +170,7 @@ class Probes:
         report_missing(self._orders, attempt)
 
 
-def report_missing(orders: ItemOrders, attempt: Attempt) -> None:
+def report_missing(orders: FetchOrders, attempt: Attempt) -> None:
     """No producer has it: a miss, or a failure if an earlier transfer of it failed."""
     if attempt.failure is not None:
         orders.on_failed(attempt.failure, attempt.wanted, None)
@@ -181,11 +181,11 @@ def report_missing(orders: ItemOrders, attempt: Attempt) -> None:
 class WaitingAttempts:
     """Attempts that have a source and no slot, in the order of their hits."""
 
-    def __init__(self, orders: ItemOrders, timeout: float, retry: Callable[[Attempt, float], None]) -> None:
-        """Start with none; *timeout* is in seconds, *retry* probes for an item again, at that monotonic time."""
+    def __init__(self, orders: FetchOrders, timeout: float, probe: Callable[[Attempt, float], None]) -> None:
+        """Start with none; *timeout* is in seconds, *probe* asks for an item again, at that monotonic time."""
         self._orders = orders
         self._timeout = timeout
-        self._retry = retry
+        self._probe = probe
         self._attempts: dict[int, Attempt] = {}
 
     def __bool__(self) -> bool:
@@ -221,8 +221,8 @@ class WaitingAttempts:
         """Find another source for it."""
         self.remove(attempt)
         attempt.source = attempt.content = None
-        if self._orders.on_retry(attempt.wanted, None):
-            self._retry(attempt, now)
+        if self._orders.on_attempt_ended(attempt.wanted, None):
+            self._probe(attempt, now)
 
     def on_connection_lost(self, producer: Producer, now: float) -> None:
         """Find another source for what was to come from *producer*."""

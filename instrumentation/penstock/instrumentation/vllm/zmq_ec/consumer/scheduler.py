@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.consumer.fetcher import Fetcher
-from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import Loaded, LoadOrder, Readiness
+from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import Loaded, LoadOrder, Readiness
 from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
 from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Rehearsal, Reporter
 from penstock.instrumentation.vllm.zmq_ec.memory import Slots

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import Loaded
+from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import Loaded
 from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionError, RegionName, RegionView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import LoadOrder
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import LoadOrder
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 

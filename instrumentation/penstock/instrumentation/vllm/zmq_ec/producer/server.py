@@ -1,8 +1,8 @@
 """A producer's socket and its thread.
 
-libzmq drops a connection that sends a frame of more than ``protocol.HEADER_MAX`` bytes. ``fair_share.py`` bounds how many
+libzmq drops a connection that sends a frame of more than ``protocol.HEADER_MAX`` bytes. ``clients.py`` bounds how many
 requests of a peer are answered and how much is on its way to it. Answers to a peer that does not read are dropped and
-counted; ``sockets.py`` disconnects it. With keys it serves only clients that ``authenticator.py`` allows. The frames that are sent refer to the cache's memory.
+counted; ``sockets.py`` disconnects it. With keys it serves only clients that ``clients.py`` allows. The frames that are sent refer to the cache's memory.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from penstock.instrumentation.core import LogLimit
 from penstock.instrumentation.transport import Backoff
 from penstock.instrumentation.vllm.ec import EcTransfer
 from penstock.instrumentation.vllm.naming import Peer
-from penstock.instrumentation.vllm.zmq_ec.producer.authenticator import Authenticator
-from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
+from penstock.instrumentation.vllm.zmq_ec.producer.clients import Authenticator, FairShare
 from penstock.instrumentation.vllm.zmq_ec.producer.host_cache import SMALL
 from penstock.instrumentation.vllm.zmq_ec.wire import curve, protocol, sockets
 

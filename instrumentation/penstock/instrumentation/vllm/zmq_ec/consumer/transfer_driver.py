@@ -1,4 +1,4 @@
-"""Starts and advances the transfers of a fetcher, within their time limits. On the fetcher's thread."""
+"""Starts the transfers of a fetcher and drives them, within their time limits; how they end: ``running_transfers.py``. On the fetcher's thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import (
     find_same,
 )
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS
-from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer, TransferError
+from penstock.instrumentation.vllm.zmq_ec.consumer.chunked_transfer import ChunkedTransfer, TransferError
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
     from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
-    from penstock.instrumentation.vllm.zmq_ec.consumer.moving_attempts import MovingAttempts
+    from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import FetchOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.probes import WaitingAttempts
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.running_transfers import RunningTransfers
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
@@ -43,14 +43,14 @@ _ASK_AFTER: Final = 0.1
 """Seconds for which a copy stands still before it asks for its fingerprints: a producer computes what it is asked for."""
 
 
-class Transfers:
+class TransferDriver:
     """Moves the content of items: asks for chunks and writes them, and copies out of the memory of producers on this host."""
 
     def __init__(
         self,
-        orders: ItemOrders,
+        orders: FetchOrders,
         waiting: WaitingAttempts,
-        moving: MovingAttempts,
+        moving: RunningTransfers,
         region: SharedRegion,
         settings: ConsumerSettings,
         model: bytes,
@@ -104,7 +104,7 @@ class Transfers:
             if slot is None:
                 break
             self._waiting.remove(attempt)
-            self._moving.add(attempt, source, copy or Transfer(content, now), slot, now)
+            self._moving.add(attempt, source, copy or ChunkedTransfer(content, now), slot, now)
             self._request_chunks(attempt, now)
 
     def advance(self, now: float) -> bool | None:
@@ -155,7 +155,7 @@ class Transfers:
 
     def _request_chunks(self, attempt: Attempt, now: float) -> None:
         source, transfer = attempt.source, attempt.transfer
-        if source is None or not isinstance(transfer, Transfer):
+        if source is None or not isinstance(transfer, ChunkedTransfer):
             return
         for offset, length in transfer.requests():
             fetch = protocol.Fetch(
@@ -174,7 +174,7 @@ class Transfers:
 
     def _on_chunk(self, attempt: Attempt, answer: protocol.Chunk, payload: Any, now: float) -> None:
         transfer, slot = attempt.transfer, attempt.slot
-        if not isinstance(transfer, Transfer) or slot is None:
+        if not isinstance(transfer, ChunkedTransfer) or slot is None:
             return
         try:
             offset = transfer.accept(answer, payload, now)
@@ -238,7 +238,7 @@ class Transfers:
                 rehearsal=transfer.done,  # complete, and held by a drill
             )
 
-    def _may_ask(self, transfer: Transfer | AreaCopy, idle: float) -> bool:
+    def _may_ask(self, transfer: ChunkedTransfer | AreaCopy, idle: float) -> bool:
         longest = min(_ASK_AFTER, self._settings.idle_timeout)
         return isinstance(transfer, AreaCopy) and not transfer.asked and idle >= longest
 

@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.vllm.ec import fingerprints
-from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import WINDOW, Transfer, TransferError
+from penstock.instrumentation.vllm.zmq_ec.consumer.chunked_transfer import (
+    WINDOW,
+    ChunkedTransfer,
+    TransferError,
+)
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 
@@ -33,8 +37,8 @@ def test_an_item_is_compared_with_what_was_announced(
     if damaged is not None:
         payload[damaged] ^= 0x10
 
-    def receive() -> Transfer:
-        transfer = Transfer(announced, 0.0)
+    def receive() -> ChunkedTransfer:
+        transfer = ChunkedTransfer(announced, 0.0)
         while not transfer.done:
             for offset, length in list(transfer.requests()):
                 part = memoryview(payload)[offset : offset + length]
@@ -51,7 +55,7 @@ def test_an_item_is_compared_with_what_was_announced(
 @given(st.binary(min_size=1, max_size=200), st.integers(1, 20))
 def test_all_bytes_are_asked_for_once_and_never_more_than_a_window(payload: bytes, chunk: int) -> None:
     """Whatever the sizes, the item is put together."""
-    transfer = Transfer(content(payload), 0.0, chunk=chunk)
+    transfer = ChunkedTransfer(content(payload), 0.0, chunk=chunk)
     asked: list[tuple[int, int]] = []
     built = b""
     while not transfer.done:
@@ -81,7 +85,7 @@ def test_all_bytes_are_asked_for_once_and_never_more_than_a_window(payload: byte
 def test_what_is_not_taken(crc: bool, offset: int, length: int, payload: bytes, why: str) -> None:
     """Out of order, of another length, too much, of another content, or corrupt."""
     announced = content(b"abcd")
-    transfer = Transfer(announced, 0.0)
+    transfer = ChunkedTransfer(announced, 0.0)
     assert list(transfer.requests()) == [(0, 4)]
     with pytest.raises(TransferError, match=why):
         transfer.accept(protocol.Chunk(1, announced.crc if crc else 1, offset, length), payload, 1.0)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy, ItemGoneError, begin_copy
-from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import TransferError
+from penstock.instrumentation.vllm.zmq_ec.consumer.chunked_transfer import TransferError
 from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots, item_area
 from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaError, AreaReader, FoundItem
 from penstock.instrumentation.vllm.zmq_ec.memory.item_area import AreaName, ItemArea

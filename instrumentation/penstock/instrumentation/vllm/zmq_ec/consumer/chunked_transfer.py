@@ -19,7 +19,7 @@ class TransferError(RuntimeError):
     """What came is not what was announced."""
 
 
-class Transfer:
+class ChunkedTransfer:
     """Asks for *content* in order, a window at a time.
 
     Attributes:

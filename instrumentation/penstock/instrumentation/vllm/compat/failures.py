@@ -1,7 +1,12 @@
-"""How a request is preempted or fails.
+"""How a request is preempted or fails, and how a failed load is told and counted.
 
 Until 0.26: a preempted request has no stale output to drop; its frames are counted and discarded one by one
 (:class:`StaleOutput` and the functions that drop).
+Until 0.29: a load that fails on a worker is told by its blocks alone, not by its request (:class:`FailedReceives` and the
+functions about receives).
+Until 0.29: a NIXL worker that fails a load which has already failed and been told ends its engine (:class:`GivenUpLoads`).
+Until 0.30: vLLM's counter of failed transfers has failed handshakes in it, and reads that come too late, once for each
+request (:func:`counts_transfers_alone`).
 Until 0.30: a request whose encoder outputs do not fit has no set of its own; it fails with those whose grammar does not
 compile (:func:`errored_requests`).
 Until 0.31: vLLM has no error that a client may retry; its error of a failed generation carries the status
@@ -19,7 +24,7 @@ from penstock.instrumentation.vllm.compat.difference import Difference
 
 if TYPE_CHECKING:
     from collections.abc import MutableSet
-
+    from collections.abc import Set as AbstractSet
 
 # Of vLLM's Request: how many of its next frames of output are dropped.
 _TO_DISCARD: Final = "async_tokens_to_discard"
@@ -121,3 +126,93 @@ def _with_status(base: Any) -> type[Exception]:
             self.status_code = HTTPStatus.SERVICE_UNAVAILABLE
 
     return RetryableRequestError
+
+
+_WAITING: Final = "WAITING_FOR_REMOTE_KVS"
+_NONE: Final[AbstractSet[str]] = frozenset()
+
+
+class FailedReceives(Difference):
+    """Lets a request that waits for its load lose all of it, as ``_handle_failed_recving`` of a newer vLLM does."""
+
+    # Set by vLLM's Scheduler.
+    requests: dict[str, Any]
+    failed_recving_kv_req_ids: set[str]
+    recompute_kv_load_failures: bool
+    kv_cache_config: Any
+
+    @classmethod
+    def is_needed(cls, owner: type) -> bool:
+        """Return whether *owner* has no such method."""
+        return not hasattr(owner, "_handle_failed_recving")
+
+    def _handle_failed_recving(self, failed_req_ids: set[str]) -> set[str]:
+        affected = set()
+        for request_id in failed_req_ids:
+            request = self.requests.get(request_id)
+            if request is not None and request.status.name == _WAITING:
+                affected.add(request_id)
+                if self.recompute_kv_load_failures:
+                    # vLLM frees its blocks when every rank has ended the load, and computes it from the start.
+                    request.num_computed_tokens = 0
+                    self.failed_recving_kv_req_ids.add(request_id)
+        return set() if self.recompute_kv_load_failures else affected
+
+
+def can_fail_loads(scheduler: Any) -> bool:
+    """Return whether workers can tell *scheduler* a failed load; by its blocks they cannot where blocks have several groups."""
+    return not isinstance(scheduler, FailedReceives) or len(scheduler.kv_cache_config.kv_cache_groups) <= 1
+
+
+def failed_receives(output: Any) -> AbstractSet[str]:
+    """Return the requests whose load failed as a whole, by a step's ``KVConnectorOutput``."""
+    return getattr(output, "failed_recving", None) or _NONE
+
+
+def awaits_blocks(meta: Any) -> bool:
+    """Return whether a NIXL worker's ``ReqMeta`` is of a load, not of a peer's release alone."""
+    awaiting = getattr(meta, "awaiting_kvs", None)
+    return any(meta.local_block_ids) if awaiting is None else bool(awaiting)
+
+
+def has_failed_receive(worker: Any, request_id: str) -> bool:
+    """Return whether a NIXL worker knows that the load of a request has failed, and has not told it yet."""
+    return request_id in (getattr(worker, "_recv_failures", None) or _NONE)
+
+
+def can_fail_receive(worker: Any) -> bool:
+    """Return whether a NIXL worker can tell a failed load. One that tells blocks cannot where blocks have several groups."""
+    return hasattr(worker, "_recv_failures") or not worker._is_hma_required
+
+
+def fail_receive(worker: Any, request_id: str, blocks: Any) -> None:
+    """Have a NIXL worker tell, at the end of this step, that a load has failed; *blocks* are its ids, by group."""
+    if not hasattr(worker, "_recv_failures"):
+        worker._invalid_block_ids.put(set(blocks[0]))
+    worker._failed_recv_reqs.put(request_id)
+
+
+class GivenUpLoads(Difference):
+    """Keeps the late failure of a load that Penstock gave up from vLLM, which was told of it when it was given up."""
+
+    @classmethod
+    def is_needed(cls, owner: type) -> bool:
+        """Return whether *owner* is a NIXL worker that takes failures of loads it no longer knows."""
+        return hasattr(owner, "_handle_failed_transfer") and not hasattr(owner, "get_transfer_results")
+
+    def _penstock_pop_given_up(self, req_id: str) -> bool:
+        """Return, once, whether what fails on this thread is a load that was given up; Penstock's mixin knows."""
+        del req_id
+        return False
+
+    def _handle_failed_transfer(self, req_id: str, *args: Any, **kwargs: Any) -> Any:
+        upstream: Any = super()
+        if self._penstock_pop_given_up(req_id):
+            return None
+        return upstream._handle_failed_transfer(req_id, *args, **kwargs)
+
+
+def counts_transfers_alone(worker: Any) -> bool:
+    """Return whether a NIXL worker counts a failure that has a counter of its own under that alone."""
+    method = getattr(worker, "_handle_failed_transfer", None)
+    return method is None or "record_failed_transfer" in inspect.signature(method).parameters

@@ -1,4 +1,7 @@
-"""Failures of one NIXL worker: emits each attempt's failure once, with its peer, size and cause.
+"""Failed attempts of one NIXL worker: emits each failure once, with its peer, size and cause, and tells the scheduler.
+
+Beside them the two things that follow a failed load until it is finished: its pinned blocks, and the mark of a rehearsal. What a
+worker does well, leases and late reads: ``observer.py``.
 
 vLLM calls from several threads: the worker's (polling, posting), the handshakes' and, in push mode, the writer's. Shared
 state is held in deques and in dicts, whose single operations are atomic.
@@ -68,8 +71,8 @@ class Mismatch(NamedTuple):
     used: bool
 
 
-class NixlFailureReports:
-    """The failures of one NIXL worker.
+class NixlAttemptFailures:
+    """The failed attempts of one NIXL worker.
 
     Attributes:
         name: of its contribution to the snapshot.

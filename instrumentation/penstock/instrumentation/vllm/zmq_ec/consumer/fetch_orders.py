@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import Stage
+from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import Stage
 
 if TYPE_CHECKING:
     import threading
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.ec import EcFailure
     from penstock.instrumentation.vllm.naming import Peer
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import FetchOrder, ItemRecord, ItemRecords
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import FetchOrder, ItemRecord, ItemRecords
     from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
     from penstock.instrumentation.vllm.zmq_ec.wire import Content
 
 _FRESH: Final = 10.0  # seconds that a slot is kept for the requests that waited for it
 
 
-class ItemOrders:
-    """The orders of the scheduler; one that it has given up is ignored. Thread-safe, except :meth:`add`.
+class FetchOrders:
+    """The orders of the scheduler, and their results; one that it has given up is ignored. Thread-safe, except :meth:`add`.
 
     Attributes:
         room_wanted: the last order that needed room got none. Read below the lock.
@@ -107,7 +107,7 @@ class ItemOrders:
             self._slots.seal(slot, self._clock() + _FRESH)
             return True
 
-    def on_retry(self, wanted: FetchOrder, slot: Slot | None) -> bool:
+    def on_attempt_ended(self, wanted: FetchOrder, slot: Slot | None) -> bool:
         """Free the slot of a failed attempt; return whether another attempt follows."""
         with self._lock:
             if slot is not None:

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.instrumentation import resilience
 from penstock.instrumentation.core import constants
-from penstock.instrumentation.resilience import fault_drills
-from penstock.instrumentation.resilience.fault_drills import (
+from penstock.instrumentation.resilience import (
     MODES,
     SLOW,
     Drill,
@@ -65,7 +65,7 @@ def test_refused_unless_allowed(clock):
         ({"rate": 1.1}, "rate 1.1"),
         ({"rate": float("nan")}, "rate nan"),
         ({"valid_for_ns": 0}, "at most 14400 s, not 0 s"),
-        ({"valid_for_ns": fault_drills.MAX_VALID_NS + SECOND}, "at most 14400 s, not 14401 s"),
+        ({"valid_for_ns": resilience.MAX_VALID_NS + SECOND}, "at most 14400 s, not 14401 s"),
         ({"delay_ns": -SECOND}, "delay -1 s"),
         ({"delay_ns": 61 * SECOND}, "delay 61 s; use at most 60 s"),
         ({"mode": SLOW}, "delay 0 s; .* more than 0 s with mode slow"),

@@ -8,9 +8,9 @@ import pytest
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation.transport.backoff import Backoff
-from penstock.instrumentation.vllm.zmq_ec.producer import fair_share, server
-from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
+from penstock.instrumentation.transport.background_thread import Backoff
+from penstock.instrumentation.vllm.zmq_ec.producer import clients, server
+from penstock.instrumentation.vllm.zmq_ec.producer.clients import FairShare
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol, sockets
 
 from tests.support.ec.rig import MODEL, feature, publisher, request, rig, tensor, wait_for
@@ -31,8 +31,8 @@ def test_no_peer_gets_more_than_the_rate(gaps: list[float]) -> None:
     for gap in gaps:
         now += gap
         granted += sum(not share.exceeds_rate("a", now) for _ in range(3000))
-        assert granted <= fair_share.RATE * (now + 1) + 1
-    assert granted >= min(3000 * len(gaps), fair_share.RATE)
+        assert granted <= clients.RATE * (now + 1) + 1
+    assert granted >= min(3000 * len(gaps), clients.RATE)
     assert not share.exceeds_rate("b", now)
 
 
@@ -40,11 +40,11 @@ def test_items_on_their_way() -> None:
     """So many, and as much as one likes of each; what has arrived makes room. None is too many while they are young."""
     share = FairShare()
     share.exceeds_rate("a", 0.0)
-    underway = [Payload() for _ in range(fair_share.ITEMS_MAX)]
+    underway = [Payload() for _ in range(clients.ITEMS_MAX)]
     for number, payload in enumerate(underway):
         assert not share.is_saturated("a", f"i{number}", 9.0)
         share.on_sent("a", f"i{number}", payload, 0.1 * number)
-    late = fair_share.PATIENCE + 0.01
+    late = clients.PATIENCE + 0.01
     assert not share.is_saturated("a", "more", late - 0.02)
     assert share.is_saturated("a", "more", late)
     assert not share.is_saturated("a", "i0", late)
@@ -58,21 +58,21 @@ def test_chunks_on_their_way() -> None:
     """However few items they are of."""
     share = FairShare()
     share.exceeds_rate("a", 0.0)
-    underway = [Payload() for _ in range(fair_share.CHUNKS_MAX)]
+    underway = [Payload() for _ in range(clients.CHUNKS_MAX)]
     for payload in underway:
         share.on_sent("a", "i", payload, 0.0)
-    assert share.is_saturated("a", "i", fair_share.PATIENCE)
+    assert share.is_saturated("a", "i", clients.PATIENCE)
     underway.clear()
     del payload
-    assert not share.is_saturated("a", "i", fair_share.PATIENCE)
+    assert not share.is_saturated("a", "i", clients.PATIENCE)
 
 
 def test_the_peers_that_are_remembered() -> None:
     """The last of them."""
     share = FairShare()
-    for number in range(fair_share.PEERS_MAX * 2):
+    for number in range(clients.PEERS_MAX * 2):
         share.exceeds_rate(number, 0.0)
-    assert len(share) == fair_share.PEERS_MAX
+    assert len(share) == clients.PEERS_MAX
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def _crc(producer: Any, item: str) -> int:
 
 def test_one_that_does_not_read_cannot_keep_the_cache(dealer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks for a part of each of twenty items and takes none: most are refused, and can be evicted."""
-    monkeypatch.setattr(fair_share, "PATIENCE", 0.0)
+    monkeypatch.setattr(clients, "PATIENCE", 0.0)
     with publisher(capacity=64 << 20) as producer:
         for number in range(20):
             producer.save(f"i{number}", tensor(2048, seed=number))
@@ -106,7 +106,7 @@ def test_one_that_does_not_read_cannot_keep_the_cache(dealer: Any, monkeypatch: 
         wait_for(lambda: producer.server._responder.counts["chunk"] == 20)
         refused = producer.server._responder.counts["busy"]
         # What is in the connection's buffers has gone; it is less than a few chunks.
-        assert 0 < refused <= 20 - fair_share.ITEMS_MAX
+        assert 0 < refused <= 20 - clients.ITEMS_MAX
         with rig(producer.server.address) as consumer:
             consumer.wait(request("r", feature("i19", 2048)))
             assert consumer.consumer.has("i19")
@@ -114,7 +114,7 @@ def test_one_that_does_not_read_cannot_keep_the_cache(dealer: Any, monkeypatch: 
 
 def test_requests_beyond_the_rate_are_dropped(dealer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are counted, and other peers are served."""
-    monkeypatch.setattr(fair_share, "RATE", 100.0)
+    monkeypatch.setattr(clients, "RATE", 100.0)
     with publisher() as producer:
         dealer.connect(f"tcp://{producer.server.address}")
         for tag in range(1_000):

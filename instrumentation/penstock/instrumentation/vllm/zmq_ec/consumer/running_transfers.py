@@ -1,4 +1,8 @@
-"""Items on their way, and how a transfer ends. On the fetcher's thread."""
+"""Transfers that have begun, and how each ends: whole, failed, or given up. On the fetcher's thread.
+
+Only here a transfer is retried, from any producer, while retries are left. Each failure is
+reported; an outcome follows the last alone, so no hook reports ``OUTCOME_RETRIED``.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,10 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
+    from penstock.instrumentation.vllm.zmq_ec.consumer.chunked_transfer import ChunkedTransfer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import FetchOrders
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Rehearsal, Reporter
-    from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer
     from penstock.instrumentation.vllm.zmq_ec.memory import Slot
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
@@ -26,19 +30,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 
-class MovingAttempts:
-    """Attempts that have a source and a slot. A failed transfer is retried while retries are left."""
+class RunningTransfers:
+    """Attempts that have a source and a slot, by the tag of their messages."""
 
     def __init__(
         self,
-        orders: ItemOrders,
+        orders: FetchOrders,
         region: SharedRegion,
         settings: ConsumerSettings,
         reporter: Reporter,
         rehearsal: Rehearsal,
         tags: Iterator[int],
         *,
-        retry: Callable[[Attempt, float], None],
+        probe: Callable[[Attempt, float], None],
     ) -> None:
         """Start with none.
 
@@ -49,7 +53,7 @@ class MovingAttempts:
             reporter: of transfers and failures.
             rehearsal: the fault drills.
             tags: of all messages of the fetcher.
-            retry: probes for an item again, at that monotonic time.
+            probe: asks for an item again, at that monotonic time.
 
         """
         self._orders = orders
@@ -58,7 +62,7 @@ class MovingAttempts:
         self._reporter = reporter
         self._rehearsal = rehearsal
         self._tags = tags
-        self._retry = retry
+        self._probe = probe
         self._attempts: dict[int, Attempt] = {}
 
     def __bool__(self) -> bool:
@@ -73,7 +77,7 @@ class MovingAttempts:
         return self._attempts.get(tag)
 
     def add(
-        self, attempt: Attempt, source: Producer, transfer: Transfer | AreaCopy, slot: Slot, now: float
+        self, attempt: Attempt, source: Producer, transfer: ChunkedTransfer | AreaCopy, slot: Slot, now: float
     ) -> None:
         """Begin the *transfer* of an attempt from *source* to *slot*."""
         self._region.begin(slot.start)
@@ -126,14 +130,14 @@ class MovingAttempts:
             self._orders.on_failed(attempt.failure, attempt.wanted, slot)
             return
         attempt.retries += 1
-        if self._orders.on_retry(attempt.wanted, slot):
-            self._retry(attempt, now)
+        if self._orders.on_attempt_ended(attempt.wanted, slot):
+            self._probe(attempt, now)
 
     def abandon(self, attempt: Attempt) -> None:
         """End a transfer that the scheduler has given up; it has reported why."""
         self._reporter.transfer(attempt, ok=False)
         self._end(attempt)
-        self._orders.on_retry(attempt.wanted, attempt.slot)
+        self._orders.on_attempt_ended(attempt.wanted, attempt.slot)
 
     def on_connection_lost(self, producer: Producer, why: str, error_type: int, now: float) -> None:
         """Fail what is on its way from *producer*, whose connection is lost."""

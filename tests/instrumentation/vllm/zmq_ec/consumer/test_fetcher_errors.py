@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import zmq
+from penstock.instrumentation.vllm.zmq_ec.consumer.fetch_orders import FetchOrders
 from penstock.instrumentation.vllm.zmq_ec.consumer.fetcher import Fetcher
-from penstock.instrumentation.vllm.zmq_ec.consumer.item_orders import ItemOrders
-from penstock.instrumentation.vllm.zmq_ec.consumer.transfers import Transfers
+from penstock.instrumentation.vllm.zmq_ec.consumer.transfer_driver import TransferDriver
 
 from tests.support.ec.rig import feature, request, rig
 
@@ -36,7 +36,7 @@ def test_an_error_that_stays_is_logged_once_and_ends_with_the_thread(
 
 
 @pytest.mark.parametrize(
-    ("owner", "step"), [(ItemOrders, "drain"), (Transfers, "start"), (Transfers, "advance")]
+    ("owner", "step"), [(FetchOrders, "drain"), (TransferDriver, "start"), (TransferDriver, "advance")]
 )
 def test_an_error_of_a_step_leaves_the_limits(
     owner: type, step: str, monkeypatch: pytest.MonkeyPatch
