@@ -7,14 +7,14 @@
 | `TransferFailure` | `transfer_failures_total`; with mode late_read also `late_reads_total` |
 | `RequestClosed` | `verified_transfers_total` |
 | `LoadOutcome` | `load_outcomes_total`; with outcome recomputed also `recomputed_tokens_total`, `recomputed_items_total` |
-| `DeferralEnd`, the first of each deferral (see ``counted_once``) | `deferrals_total`, `request_deferred_time_seconds` |
+| `DeferralEnd`, the first of each deferral (see ``batch_counting``) | `deferrals_total`, `request_deferred_time_seconds` |
 | `RequestClosed` with gates and a first token | `time_to_first_token_seconds`, at each gate |
 | `Handshake` | `handshake_duration_seconds`, `handshake_queue_seconds` |
 | `TransferDelayed` | `collateral_delay_seconds` |
 | `PolicyApplied` | `policy_updates_total` |
 | `QuarantineChanged` to open | `quarantines_total` |
 | `EplbRebalance` | `eplb_*` |
-| `AnswerSuspected` | `suspect_answers_total`; what failures say: see ``counted_once`` |
+| `AnswerSuspected` | `suspect_answers_total`; what failures say: see ``batch_counting`` |
 | `Drop`, `Tombstone` | `events_dropped_total` |
 | `GuardError` | `guard_errors_total` |
 | every event and sample | `events_total` |
