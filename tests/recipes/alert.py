@@ -117,7 +117,7 @@ RECIPE = Recipe(
 def prove() -> None:
     """Find it in the reference and in the PrometheusRule; without its section in the runbook a test fails."""
     reference = Path("docs/reference/metrics.md").read_text()
-    assert f"| [{_NAME}](#{_NAME.lower()}) | warning | 5m |" in reference
+    assert f"| [{_NAME}](../guides/runbook.md#{_NAME.lower()}) | warning | 5m |" in reference
     groups = yaml.safe_load(Path("deploy/prometheus-operator/prometheusrule.yaml").read_text())["spec"][
         "groups"
     ]

@@ -17,7 +17,7 @@ _PROTO = "proto/penstock/proto/v1/admin.proto"
 _CONTRACT = "tests/proto/golden/contract.txt"
 _CALLS = f"{_AGENT}/admin/calls/status.py"
 _MAIN = f"{_AGENT}/ctl/main.py"
-_COMMANDS = f"{_AGENT}/ctl/commands/version.py"
+_COMMANDS = f"{_AGENT}/ctl/commands/program.py"
 _CALL = '''async def get_clock(agent: AgentContext, _request: admin.GetClockRequest) -> admin.Clock:
     """Return the agent's time."""
     clock = admin.Clock()
@@ -71,8 +71,8 @@ RECIPE = Recipe(
         Edit(_COMMANDS, "", after=_COMMAND),
         Edit(
             _MAIN,
-            '    "version": (f"{_PACKAGE}.version", ',
-            before='    "clock": (f"{_PACKAGE}.version", "The agent\'s time."),\n',
+            '    "version": (f"{_PACKAGE}.program", ',
+            before='    "clock": (f"{_PACKAGE}.program", "The agent\'s time."),\n',
         ),
         Edit(_MAIN, '"config", "version", "completion")', before='"clock", '),
         Edit(

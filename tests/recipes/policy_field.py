@@ -52,7 +52,7 @@ RECIPE = Recipe(
         Edit(
             "proto/penstock/rules/decode.py",
             '        over_budget=_fallback(message.over_budget, f"{path}.overBudget"),\n',
-            after=f'        {_NAME}=_number(message, "{_NAME}", path, TOKEN_BOUNDS),\n',
+            after=f'        {_NAME}=_number(message, "{_NAME}", path),\n',
         ),
         Edit(
             "proto/penstock/rules/decisions.py",
