@@ -138,7 +138,7 @@ ENGINE_FLOORS = (
     ("vllm.compat", "vllm.naming", "vllm.progress"),
     ("runtime",),
     ("policy", "telemetry"),
-    ("resilience", "hooks", "transport"),
+    ("orders", "hooks", "transport"),
     ("core",),
 )
 RULES_FLOORS = (

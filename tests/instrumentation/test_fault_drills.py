@@ -8,16 +8,9 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation import resilience
+from penstock.instrumentation import orders
 from penstock.instrumentation.core import constants
-from penstock.instrumentation.resilience import (
-    MODES,
-    SLOW,
-    Drill,
-    DrillRefusedError,
-    Drills,
-    check_bounds,
-)
+from penstock.instrumentation.orders import MODES, SLOW, Drill, DrillRefusedError, Drills, check_bounds
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2
 
@@ -65,7 +58,7 @@ def test_refused_unless_allowed(clock):
         ({"rate": 1.1}, "rate 1.1"),
         ({"rate": float("nan")}, "rate nan"),
         ({"valid_for_ns": 0}, "at most 14400 s, not 0 s"),
-        ({"valid_for_ns": resilience.MAX_VALID_NS + SECOND}, "at most 14400 s, not 14401 s"),
+        ({"valid_for_ns": orders.MAX_VALID_NS + SECOND}, "at most 14400 s, not 14401 s"),
         ({"delay_ns": -SECOND}, "delay -1 s"),
         ({"delay_ns": 61 * SECOND}, "delay 61 s; use at most 60 s"),
         ({"mode": SLOW}, "delay 0 s; .* more than 0 s with mode slow"),

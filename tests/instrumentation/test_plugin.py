@@ -34,7 +34,7 @@ NO_VLLM = "sys.modules['penstock.instrumentation.vllm.install'] = None"
 
 
 @pytest.mark.parametrize(
-    "module", ["plugin", "runtime", "core", "hooks", "transport", "telemetry", "policy", "resilience"]
+    "module", ["plugin", "runtime", "core", "hooks", "transport", "telemetry", "policy", "orders"]
 )
 def test_imports_are_cheap(module: str) -> None:
     """Importing what hooks import brings neither grpc, protobuf nor anything of vLLM's."""

@@ -17,7 +17,7 @@ _WORD = "overloaded"
 _NAME = f"ERROR_TYPE_{_WORD.upper()}"
 _TEXT = "too many requests"
 RECIPE = Recipe(
-    "How to add a reason",
+    "How to add an error type",
     (
         Edit(
             "proto/penstock/proto/v1/common.proto",

@@ -9,9 +9,9 @@ from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.orders import NO_ORDERS, Drill, Orders
 from penstock.instrumentation.policy.active_policy import ActivePolicy
 from penstock.instrumentation.policy.decode_push import decode_orders
-from penstock.instrumentation.resilience import NO_ORDERS, Drill, Orders
 from penstock.proto.v1.policy_pb2 import Push
 from penstock.rules.policy import NO_POLICY, Policy
 from penstock.rules.quarantine import QuarantineOrder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.core.session import Identity
 from penstock.instrumentation.core.settings import Settings
-from penstock.instrumentation.resilience import NO_ORDERS
+from penstock.instrumentation.orders import NO_ORDERS
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.telemetry.records import PROBE_COLUMNS, TRANSFER_COLUMNS
 from penstock.proto.v1.events_pb2 import Event

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
-    from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.orders import Drill
 
 HOST = "127.0.0.1"
 DEADLINE = 60.0

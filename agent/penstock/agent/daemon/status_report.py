@@ -1,4 +1,4 @@
-"""What the daemon tells of itself: its part of ``agentctl status``, and its own metrics."""
+"""What the daemon tells of itself: its part of ``GetStatus``, which ``agentctl doctor`` shows, and its own metrics."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.agent.journal.bundle_writer import WindowWriter
 from penstock.agent.journal.database import (
     FILE,
     MAX_INTEGER,
@@ -13,7 +14,6 @@ from penstock.agent.journal.database import (
 from penstock.agent.journal.index import event_request_ids
 from penstock.agent.journal.journal import Journal
 from penstock.agent.journal.query import STEP_SECONDS, ReadBudget, Reader, SourceRow, WindowReader
-from penstock.agent.journal.window import WindowWriter
 
 __all__ = [
     "FILE",

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import guard
-from penstock.instrumentation.resilience import NO_ORDERS, NO_POLICY
+from penstock.instrumentation.orders import NO_ORDERS
+from penstock.rules import NO_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from penstock.instrumentation.resilience import Drill, Orders, Policy
+    from penstock.instrumentation.orders import Drill, Orders
+    from penstock.rules import Policy
 
     Subscriber = Callable[[Policy, Orders], None]
 

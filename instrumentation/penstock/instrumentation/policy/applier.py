@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import COMPONENT_SCHEDULER, guard, logger
+from penstock.instrumentation.orders import NO_ORDERS
 from penstock.instrumentation.policy.active_policy import PolicySchedule
-from penstock.instrumentation.resilience import NO_ORDERS, NO_POLICY
+from penstock.rules import NO_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from penstock.instrumentation.core import Session
+    from penstock.instrumentation.orders import Orders
     from penstock.instrumentation.policy.active_policy import ActivePolicy
-    from penstock.instrumentation.resilience import Orders, Policy
     from penstock.proto.v1.policy_pb2 import Push, Report
+    from penstock.rules import Policy
 
 ATTEMPT: Final = 1.0
 """Seconds that a swap waits for a step to end before the thread reads its inbox again."""

@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.core import guard
-from penstock.instrumentation.resilience import NO_POLICY
 from penstock.instrumentation.transport import BackgroundThread, Backoff, Message, Tag
+from penstock.rules import NO_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,16 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from penstock.instrumentation.orders import MAX_ACTIVE, NO_ORDERS, Drill, Drills, Orders
 from penstock.instrumentation.policy.active_policy import ScheduleEntry, fits_always
-from penstock.instrumentation.resilience import (
-    MAX_ACTIVE,
-    NO_ORDERS,
-    BreakerState,
-    Drill,
-    Drills,
-    Orders,
-    QuarantineOrder,
-)
+from penstock.rules import BreakerState, QuarantineOrder
 from penstock.rules.decode import (
     RefusedError,
     decode_policy,

@@ -11,14 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import BreakerState, PeerFailure, Quarantine, Rules
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.requests import Cause
+from penstock.rules import BreakerState, PeerFailure, Quarantine, Rules
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience import Admit, Change, Orders, Policy
+    from penstock.instrumentation.orders import Orders
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.proto.v1.snapshot_pb2 import Snapshot
+    from penstock.rules import Admit, Change, Policy
 
 _REMEMBERED: Final = 1024
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import Orders
+from penstock.instrumentation.orders import Orders
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import admission
 from penstock.instrumentation.vllm.ec.protocol import EcFailure

@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import Drill, Orders
+from penstock.instrumentation.orders import Drill, Orders
 from penstock.instrumentation.runtime import runtime
 from penstock.rules.policy import NO_POLICY, Action, EcLoadFailure
 

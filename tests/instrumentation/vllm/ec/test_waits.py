@@ -22,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
 
 def test_a_poll_changes_nothing(clock: ManualClock) -> None:
     """Only the first question is news, or one about another number of computed tokens; the clock runs from the first."""
-    from penstock.instrumentation.resilience import Deferral
+    from penstock.rules import Deferral
 
     waits, request = EcDeadlines(), SimpleNamespace(request_id="r")
     waits.on_policy_change(policy(deferral=Deferral(max_start_wait=2.0)))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core.settings import Settings
-from penstock.instrumentation.resilience import Drill
+from penstock.instrumentation.orders import Drill
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.ec.hook import EcConnectorHook

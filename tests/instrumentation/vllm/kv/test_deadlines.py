@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import Drill, Orders
+from penstock.instrumentation.orders import Drill, Orders
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv import decider
 from penstock.instrumentation.vllm.messages.step_metadata import StepMetadata

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.instrumentation.hooks import fit_of
-from penstock.instrumentation.resilience import DecidedBy, Decision, Outcome
 from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.instrumentation.vllm.recovery.client_error import (
     PREFIX,
@@ -20,6 +19,7 @@ from penstock.instrumentation.vllm.recovery.client_error import (
     describe,
 )
 from penstock.instrumentation.vllm.requests.affected import Cause
+from penstock.rules import DecidedBy, Decision, Outcome
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own

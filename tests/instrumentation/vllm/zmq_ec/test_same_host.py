@@ -12,7 +12,7 @@ import pytest
 import torch
 import zmq
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import SLOW, Drill
+from penstock.instrumentation.orders import SLOW, Drill
 from penstock.instrumentation.vllm.ec import fingerprints
 from penstock.instrumentation.vllm.zmq_ec.memory import item_area
 from penstock.instrumentation.vllm.zmq_ec.memory.area_reader import AreaReader

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.agent.journal.query.bundle_reader import WindowReader
 from penstock.agent.journal.query.log_reader import SourceRow
 from penstock.agent.journal.query.reader import STEP_SECONDS, ReadBudget, Reader
-from penstock.agent.journal.query.window import WindowReader
 
 __all__ = ["STEP_SECONDS", "ReadBudget", "Reader", "SourceRow", "WindowReader"]

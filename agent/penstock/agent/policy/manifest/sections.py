@@ -186,14 +186,14 @@ def _read_duration(value: Any) -> Any:
 
 _SERIALIZE = PlainSerializer(format_duration, return_type=str)
 _SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^{DURATION_PATTERN}$"})
-_Seconds = Annotated[
+_Wait = Annotated[
     timedelta,
     BeforeValidator(_read_duration),
     AfterValidator(_duration(WAIT_BOUNDS)),
     _SERIALIZE,
     _SCHEMA,
 ]
-_Hours = Annotated[
+_QuarantineTime = Annotated[
     timedelta,
     BeforeValidator(_read_duration),
     AfterValidator(_duration(QUARANTINE_TIME_BOUNDS)),
@@ -205,8 +205,8 @@ LabelValue = Annotated[str, StringConstraints(pattern=rf"^{label_selector.VALUE_
 _Tokens = Annotated[int, _between(TOKEN_BOUNDS)]
 _ACTIONS = "one of recompute, fail, auto"
 _CHOICES = "one of recompute, fail"
-_SECONDS = _span(WAIT_BOUNDS, "30s")
-_HOURS = _span(QUARANTINE_TIME_BOUNDS, "60s")
+_WAIT = _span(WAIT_BOUNDS, "30s")
+_QUARANTINE_TIME = _span(QUARANTINE_TIME_BOUNDS, "60s")
 _TOKENS = _whole(TOKEN_BOUNDS)
 
 
@@ -307,8 +307,8 @@ class EcLoadFailure(Model):
 class Deferral(Model):
     """Time limits of deferred requests."""
 
-    max_start_wait: _Seconds | None = Field(default=None, description=_SECONDS)
-    max_transfer_wait: _Seconds | None = Field(default=None, description=_SECONDS)
+    max_start_wait: _Wait | None = Field(default=None, description=_WAIT)
+    max_transfer_wait: _Wait | None = Field(default=None, description=_WAIT)
     on_timeout: Literal["recompute", "fail"] | None = Field(default=None, description=_CHOICES)
 
 
@@ -318,8 +318,8 @@ class PeerQuarantine(Model):
     failures: Annotated[int, _between(FAILURE_BOUNDS)] | None = Field(
         default=None, description=_whole(FAILURE_BOUNDS)
     )
-    window: _Hours | None = Field(default=None, description=_HOURS)
-    duration: _Hours | None = Field(default=None, description=_HOURS)
+    window: _QuarantineTime | None = Field(default=None, description=_QUARANTINE_TIME)
+    duration: _QuarantineTime | None = Field(default=None, description=_QUARANTINE_TIME)
     max_peers_percent: Annotated[int, _between(PERCENT_BOUNDS)] | None = Field(
         default=None, description=_whole(PERCENT_BOUNDS)
     )
@@ -331,7 +331,7 @@ class Telemetry(Model):
     trace_sample_ratio: Annotated[float, _between(RATIO_BOUNDS)] | None = Field(
         default=None, description=_ratio(RATIO_BOUNDS)
     )
-    failure_log_interval: _Seconds | None = Field(default=None, description=_SECONDS)
+    failure_log_interval: _Wait | None = Field(default=None, description=_WAIT)
 
 
 class Integrity(Model):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.traces.spans import attributes, semconv
-from penstock.agent.traces.spans.deferrals import covered_time
+from penstock.agent.traces.spans.deferral_pairs import covered_time
 from penstock.agent.traces.spans.ids import RequestIdentity, TraceContext, external_id
 from penstock.agent.traces.spans.loads import Load, ends_load, request_loads
 from penstock.agent.traces.spans.model import (

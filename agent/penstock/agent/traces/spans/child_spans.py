@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.agent.batch import ProbeSample
-    from penstock.agent.traces.spans.deferrals import RequestDeferral
+    from penstock.agent.traces.spans.deferral_pairs import RequestDeferral
     from penstock.agent.traces.spans.loads import Load
     from penstock.agent.traces.spans.model import AttributeValue, Entry, EventEntry, ProbeEntry
     from penstock.agent.traces.spans.request_history import RequestFacts

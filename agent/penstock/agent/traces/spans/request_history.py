@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces.spans import ids
-from penstock.agent.traces.spans.deferrals import covered_time, pair_deferrals
+from penstock.agent.traces.spans.deferral_pairs import covered_time, pair_deferrals
 from penstock.agent.traces.spans.model import EventEntry, ProbeEntry, SampleEntry
 from penstock.proto.v1 import common_pb2, events_pb2
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.model import Source
-    from penstock.agent.traces.spans.deferrals import RequestDeferral
+    from penstock.agent.traces.spans.deferral_pairs import RequestDeferral
     from penstock.agent.traces.spans.model import Entry
     from penstock.proto.v1.common_pb2 import Peer
     from penstock.proto.v1.events_pb2 import LoadOutcome, RequestClosed, TransferFailure

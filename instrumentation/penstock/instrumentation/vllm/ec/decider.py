@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import NO_POLICY, DecidedBy, Decision, EcLoss, Outcome, decide_ec
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.recovery import FailingRequests, client_error, rewind
 from penstock.instrumentation.vllm.requests import outcomes
-from penstock.rules import HELD
+from penstock.rules import HELD, NO_POLICY, DecidedBy, Decision, EcLoss, Outcome, decide_ec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.instrumentation.resilience import Policy
     from penstock.instrumentation.vllm.requests import Affected, Cause, SchedulerObserver
+    from penstock.rules import Policy
 
 
 class EcFailureDecider:

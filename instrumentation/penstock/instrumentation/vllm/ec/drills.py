@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import SLOW, Drills
+from penstock.instrumentation.orders import SLOW, Drills
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader, EcPeerSource, EcRehearsal
 from penstock.instrumentation.vllm.naming import UNKNOWN
 from penstock.instrumentation.vllm.requests import Cause
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience import Drill, Orders
+    from penstock.instrumentation.orders import Drill, Orders
     from penstock.instrumentation.vllm.ec.observer import EcObserver
     from penstock.instrumentation.vllm.ec.pending_items import BadItems
 

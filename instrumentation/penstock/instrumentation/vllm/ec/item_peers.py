@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import PeerFailure
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.admission import INCONCLUSIVE
 from penstock.instrumentation.vllm.ec.observer import EcResults
 from penstock.instrumentation.vllm.ec.protocol import EcLoader, EcPeerSource
 from penstock.instrumentation.vllm.naming import UNKNOWN, Peer
+from penstock.rules import PeerFailure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

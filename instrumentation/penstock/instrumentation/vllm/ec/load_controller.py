@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import hears_all_ranks
 from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
@@ -31,11 +30,12 @@ from penstock.instrumentation.vllm.ec.verifier import EcVerifier
 from penstock.instrumentation.vllm.ec.waits import EcWaits
 from penstock.instrumentation.vllm.messages import StepMetadata, checked_items, failed_items
 from penstock.instrumentation.vllm.requests import Affected, Cause
+from penstock.rules import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.instrumentation.resilience import Decision, Orders, Policy
+    from penstock.instrumentation.orders import Orders
     from penstock.instrumentation.vllm.admission import PeerGate
     from penstock.instrumentation.vllm.ec.protocol import ExternalItem
     from penstock.instrumentation.vllm.ec.request_loads import RequestLoads
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
     from penstock.instrumentation.vllm.requests import SchedulerObserver
     from penstock.proto.v1.snapshot_pb2 import Snapshot
+    from penstock.rules import Decision, Policy
 
 _UNKNOWN: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)
 _OUTCOMES: Final = {"recompute": Outcome.RECOMPUTED, "fail": Outcome.FAILED}

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.orders import Drill
     from penstock.instrumentation.vllm.naming import Peer
 
 

@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.vllm.compat import (
     drop_output,
     drop_stale_output,
@@ -28,12 +27,13 @@ from penstock.instrumentation.vllm.ec.pending_items import features_beyond
 from penstock.instrumentation.vllm.ec.protocol import ExternalItem
 from penstock.instrumentation.vllm.recovery import UnconfirmedStep, UnconfirmedSteps, freed_by_name, rewind
 from penstock.instrumentation.vllm.requests import Affected
+from penstock.rules import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.ec.pending_items import PendingItems
+    from penstock.rules import Decision
 
     Settle = Callable[[Any, Affected], Decision]
 

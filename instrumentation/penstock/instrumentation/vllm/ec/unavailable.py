@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import errored_requests
 from penstock.instrumentation.vllm.requests import Affected, Cause
+from penstock.rules import Outcome, Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import integrity_rule
 from penstock.instrumentation.vllm.ec.protocol import EcChecksums
+from penstock.rules import integrity_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.resilience import IntegrityRule, Policy
     from penstock.instrumentation.vllm.ec.protocol import ExternalItem
     from penstock.instrumentation.vllm.messages import CheckedItem
     from penstock.instrumentation.vllm.requests import SchedulerObserver
+    from penstock.rules import IntegrityRule, Policy
 
 _UNKNOWN: Final = "the connector knows no checksum of the item"
 _TOO_MUCH: Final = "too much was to be compared in one step"

@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import DeadlineLimits, Deadlines, Outcome, Trigger
 from penstock.instrumentation.vllm.ec.protocol import EcFailure
 from penstock.instrumentation.vllm.requests import Affected, Cause
+from penstock.rules import DeadlineLimits, Deadlines, Outcome, Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from penstock.instrumentation.resilience import Policy
     from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
     from penstock.instrumentation.vllm.ec.drills import EcDrills
     from penstock.instrumentation.vllm.ec.observer import EcObserver
     from penstock.instrumentation.vllm.ec.pending_items import BadItems, PendingItems
     from penstock.instrumentation.vllm.ec.protocol import EcLoader
     from penstock.instrumentation.vllm.requests import SchedulerObserver
+    from penstock.rules import Policy
 
 _REASON: Final = c.DEFERRAL_REASON_ENCODER_CACHE
 _TIMED_OUT: Final = Cause(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
-from penstock.instrumentation.resilience import Drills
+from penstock.instrumentation.orders import Drills
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
 from penstock.instrumentation.vllm.compat import encoder_widths
 from penstock.instrumentation.vllm.ec import fingerprints
@@ -28,7 +28,7 @@ from penstock.instrumentation.vllm.progress import ConnectorCalls
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
 
-    from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.orders import Drill
     from penstock.instrumentation.vllm.ec.protocol import ExternalItem
 
 _GUARD = guard("ec_worker")

@@ -10,8 +10,12 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.resilience import (
+from penstock.instrumentation.vllm.recovery import rewind
+from penstock.rules import (
+    HELD,
     NO_POLICY,
+    PINNED,
+    WITHOUT_MEDIA,
     Budgets,
     DeadlineLimits,
     Deadlines,
@@ -21,20 +25,11 @@ from penstock.instrumentation.resilience import (
     RecomputeBudget,
     decide_kv,
 )
-from penstock.instrumentation.vllm.recovery import rewind
-from penstock.rules import HELD, PINNED, WITHOUT_MEDIA
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience import (
-        Decision,
-        LoggedDecision,
-        Outcome,
-        Overdue,
-        Policy,
-        WaitKind,
-    )
     from penstock.instrumentation.vllm.messages import StepMetadata
     from penstock.instrumentation.vllm.requests import Affected, RequestRecord
+    from penstock.rules import Decision, LoggedDecision, Outcome, Overdue, Policy, WaitKind
 
 
 class KvDeadlines:

@@ -10,17 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.resilience import DecidedBy, Outcome, Trigger
 from penstock.instrumentation.vllm.compat import drop_stale_output, has_stale_output
 from penstock.instrumentation.vllm.recovery import UnconfirmedStep, UnconfirmedSteps, freed_by_name, rewind
 from penstock.instrumentation.vllm.requests import Affected
+from penstock.rules import DecidedBy, Outcome, Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.recovery import FreedBlocks, Taint, WorkerEncoderInputs
+    from penstock.rules import Decision
 
     Settle = Callable[[Any, Affected], Decision]
 

@@ -11,7 +11,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import Action, DecidedBy, Decision, Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import failed_receives
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
@@ -22,17 +21,18 @@ from penstock.instrumentation.vllm.kv.request_peers import RequestPeers, keep_lo
 from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, peer_at, with_children
 from penstock.instrumentation.vllm.recovery import FailingRequests, client_error, rewind
 from penstock.instrumentation.vllm.requests import Affected, Cause, UnreportedOutcome, outcomes
-from penstock.rules import WITHOUT_MEDIA
+from penstock.rules import WITHOUT_MEDIA, Action, DecidedBy, Decision, Outcome, Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.resilience import Orders, Policy
+    from penstock.instrumentation.orders import Orders
     from penstock.instrumentation.vllm.admission import PeerGate
     from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
     from penstock.instrumentation.vllm.requests import RequestRecord, SchedulerObserver
+    from penstock.rules import Policy
 
 _REWINDING: Final = frozenset({Action.RECOMPUTE, Action.AUTO})
 _LEFT_OUT: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_EVICTED)

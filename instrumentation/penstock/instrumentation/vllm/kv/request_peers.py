@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import PeerFailure
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.admission import INCONCLUSIVE
 from penstock.instrumentation.vllm.compat import child_connectors
 from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, peers
 from penstock.instrumentation.vllm.requests import Cause
+from penstock.rules import PeerFailure
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience import Admit
     from penstock.instrumentation.vllm.admission import PeerGate
     from penstock.instrumentation.vllm.messages import Culprit
     from penstock.instrumentation.vllm.requests import RequestRecord
+    from penstock.rules import Admit
 
 _KV: Final = c.CHANNEL_KV
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.resilience import NO_ORDERS, Telemetry
+from penstock.instrumentation.orders import NO_ORDERS
+from penstock.rules import Telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.instrumentation.resilience import Orders, Policy, WaitKind
+    from penstock.instrumentation.orders import Orders
+    from penstock.rules import Policy, WaitKind
 
 _DRILLS: Final = "penstock_drills"
 _TELEMETRY: Final = "penstock_telemetry"

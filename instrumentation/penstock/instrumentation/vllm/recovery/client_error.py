@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.instrumentation.hooks import Need
-    from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests import Cause
+    from penstock.rules import Decision
 
 _GUARD = guard("client_error")
 _ERROR: Final = "error"

@@ -15,14 +15,14 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.vllm.compat import child_connectors, preempt_dropping
+from penstock.rules import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from penstock.instrumentation.resilience import Decision
+    from penstock.rules import Decision
 
 NO_BLOCK: Final = -1
 """In the place of vLLM's null block, which stands for no content and is shared by all."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.resilience import Trigger
+from penstock.rules import Trigger
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.naming import Peer
+    from penstock.rules import Decision
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,27 +10,27 @@ import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.messages import find_reports
 from penstock.instrumentation.vllm.progress import RequestCounts
 from penstock.instrumentation.vllm.requests import outcomes
 from penstock.instrumentation.vllm.requests import record as requests
-from penstock.instrumentation.vllm.requests.deferrals import Deferrals, OpenDeferral
 from penstock.instrumentation.vllm.requests.gates import Gate, RequestGates
 from penstock.instrumentation.vllm.requests.held_blocks import HeldBlocks, Holding, Lease, Leases
+from penstock.instrumentation.vllm.requests.open_deferrals import Deferrals, OpenDeferral
 from penstock.instrumentation.vllm.requests.outcomes import suspicions
 from penstock.proto.deferral_channels import WAITED_CHANNELS
+from penstock.rules import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.messages import FinishedTransfer
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests.affected import Affected, Cause
     from penstock.instrumentation.vllm.requests.record import RequestRecord
     from penstock.proto.v1.snapshot_pb2 import BlockHolder, Snapshot
+    from penstock.rules import Decision
 
 # What these waits are for is a gate of its own; other waits are for the engine.
 _GATE_IS_ENCODER: Final = {reason: channel == c.CHANNEL_EC for reason, channel in WAITED_CHANNELS.items()}

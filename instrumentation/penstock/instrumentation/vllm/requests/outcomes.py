@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import Trigger
 from penstock.instrumentation.vllm.requests.affected import Cause
+from penstock.rules import Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests.affected import Affected
     from penstock.instrumentation.vllm.requests.record import RequestRecord
+    from penstock.rules import Decision
 
 MODE_WORDS: Final = {
     number: name.removeprefix("FAILURE_MODE_").lower()

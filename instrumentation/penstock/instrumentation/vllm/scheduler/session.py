@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import ROLES, guard, guarded
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.policy import fits_always
-from penstock.instrumentation.resilience import Action
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.admission import PeerGate
 from penstock.instrumentation.vllm.compat import can_fail_loads, failed_receives, hears_all_ranks
@@ -24,6 +23,7 @@ from penstock.instrumentation.vllm.requests import SchedulerObserver
 from penstock.instrumentation.vllm.scheduler.engine_facts import engine_facts
 from penstock.instrumentation.vllm.scheduler.weights import WeightsFacts
 from penstock.proto.names import ENGINE_CORE
+from penstock.rules import Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

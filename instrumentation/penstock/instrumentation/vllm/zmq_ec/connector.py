@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
-    from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.orders import Drill
     from penstock.instrumentation.vllm.ec import EcFailure, EcListener
     from penstock.instrumentation.vllm.naming import Peer
     from vllm.config import VllmConfig

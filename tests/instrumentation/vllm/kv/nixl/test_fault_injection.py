@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core.settings import Settings
-from penstock.instrumentation.resilience import SLOW, Drill, DrillRefusedError
+from penstock.instrumentation.orders import SLOW, Drill, DrillRefusedError
 from penstock.instrumentation.runtime import runtime
 
 from tests.support.engine.recorder import recording

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import SLOW, Drill
+from penstock.instrumentation.orders import SLOW, Drill
 from penstock.instrumentation.vllm.naming.peers import Peer
 
 from tests.support.ec.rig import MODEL, Notes, feature, publisher, request, rig, tensor, wait_for

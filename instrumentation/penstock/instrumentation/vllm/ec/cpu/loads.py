@@ -28,7 +28,7 @@ from penstock.instrumentation.vllm.requests import Cause
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.orders import Drill
 
 CAPACITY: Final = 4096
 """Failed reads that are remembered; beyond it the oldest is forgotten."""

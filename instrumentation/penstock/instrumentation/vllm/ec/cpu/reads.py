@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import SLOW
+from penstock.instrumentation.orders import SLOW
 from penstock.instrumentation.vllm.naming import Peer, address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.orders import Drill
 
 REFUSALS: Final[dict[str, tuple[int, int] | None]] = {
     "NACK_MISSING": (c.FAILURE_MODE_PROBE, c.ERROR_TYPE_EVICTED),

@@ -26,7 +26,7 @@ from penstock.instrumentation.vllm.naming import Failure, Peer, cut, failure_mod
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, MutableMapping
 
-    from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.orders import Drill
     from penstock.proto.v1.common_pb2 import Channel, Component
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
-from penstock.instrumentation.resilience import integrity_rule
 from penstock.instrumentation.vllm.compat import block_clipper, child_connectors
 from penstock.instrumentation.vllm.kv.integrity.transfer_digest import (
     DIGESTS_MAX,
@@ -29,13 +28,14 @@ from penstock.instrumentation.vllm.messages import (
     VerifyOrder,
     with_children,
 )
+from penstock.rules import integrity_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.instrumentation.resilience import IntegrityRule, Policy
     from penstock.instrumentation.vllm.messages import RankDigest, WorkerReport
     from penstock.instrumentation.vllm.naming import Peer
+    from penstock.rules import IntegrityRule, Policy
 
 _GUARD = guard("kv_connector")
 

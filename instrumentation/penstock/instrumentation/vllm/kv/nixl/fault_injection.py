@@ -1,6 +1,6 @@
 """Injects fault drills at NIXL's interface, below vLLM, so that vLLM's own failure path runs.
 
-``resilience.Drills`` chooses the attempts; this module keeps the hit transfers and changes their states. Without a drill the
+``orders.Drills`` chooses the attempts; this module keeps the hit transfers and changes their states. Without a drill the
 cost is one attribute test.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import SLOW, Drill, Drills
+from penstock.instrumentation.orders import SLOW, Drill, Drills
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import HANDLES_MAX, handle_key
 from penstock.instrumentation.vllm.naming import failure_modes

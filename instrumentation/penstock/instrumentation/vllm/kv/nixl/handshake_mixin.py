@@ -20,7 +20,7 @@ from penstock.instrumentation.vllm.naming import failure_modes, peers
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.orders import Drill
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 
 _PROBE_DEADLINE: Final = 0.5

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import LogLimit, guard
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import WaitKind
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl import upstream_counts
 from penstock.instrumentation.vllm.kv.nixl.attempt_failures import (
@@ -24,11 +23,12 @@ from penstock.instrumentation.vllm.kv.nixl.verification import WorkerVerificatio
 from penstock.instrumentation.vllm.messages import WorkerReport
 from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes
 from penstock.instrumentation.vllm.progress import ConnectorCalls
+from penstock.rules import WaitKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.orders import Drill
     from penstock.instrumentation.vllm.kv.integrity import LoadCheck
     from penstock.instrumentation.vllm.kv.nixl.failure_attribution import HandshakeTurn, HandshakeWait
     from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake, HandshakeRun

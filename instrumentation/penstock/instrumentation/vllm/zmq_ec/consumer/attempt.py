@@ -11,7 +11,7 @@ from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import content_of
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.orders import Drill
     from penstock.instrumentation.vllm.zmq_ec.consumer.area_copy import AreaCopy
     from penstock.instrumentation.vllm.zmq_ec.consumer.chunked_transfer import ChunkedTransfer
     from penstock.instrumentation.vllm.zmq_ec.consumer.item_records import FetchOrder

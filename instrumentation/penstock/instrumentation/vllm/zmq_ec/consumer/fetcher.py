@@ -1,4 +1,7 @@
-"""Fetches items on a thread of a consumer's scheduler process. The thread owns all sockets; the scheduler never waits for it."""
+"""Fetches items on a thread of a consumer's scheduler process. The thread owns all sockets; the scheduler never waits for it.
+
+What it has to get are ``fetch_orders.py``; the scheduler gives an item up in ``items.py``.
+"""
 
 from __future__ import annotations
 

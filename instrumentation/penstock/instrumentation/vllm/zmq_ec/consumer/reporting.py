@@ -6,13 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import SLOW
+from penstock.instrumentation.orders import SLOW
 from penstock.instrumentation.vllm.ec import EcTransfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.orders import Drill
     from penstock.instrumentation.vllm.ec import EcFailure, EcListener
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer

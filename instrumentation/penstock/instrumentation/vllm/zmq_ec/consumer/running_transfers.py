@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import SLOW
+from penstock.instrumentation.orders import SLOW
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:

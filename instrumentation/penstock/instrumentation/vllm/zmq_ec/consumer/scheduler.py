@@ -20,7 +20,7 @@ from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.orders import Drill
     from penstock.instrumentation.vllm.ec import EcFailure, EcListener
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings

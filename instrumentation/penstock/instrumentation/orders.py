@@ -1,4 +1,4 @@
-"""The rules (:mod:`penstock.rules`) as the hooks import them; fault drills and operators' orders, which the feed pushes with every policy.
+"""Fault drills and operators' orders, which the feed pushes with every policy.
 
 A drill only chooses which attempts a ``FaultDrill`` hits. The hooks raise the faults at the transfer library's boundary, so that
 vLLM's own failure path runs, and every entry that results is marked ``rehearsal``.
@@ -13,96 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.core import constants
 from penstock.proto.names import NANOS
-from penstock.rules import (
-    NO_POLICY,
-    Action,
-    Admit,
-    BreakerState,
-    Budgets,
-    Change,
-    DeadlineLimits,
-    Deadlines,
-    DecidedBy,
-    Decision,
-    DecisionLog,
-    Deferral,
-    EcLoadFailure,
-    EcLoss,
-    Integrity,
-    IntegrityAction,
-    IntegrityRule,
-    KvLoadFailure,
-    KvLoss,
-    LoggedDecision,
-    Outcome,
-    Overdue,
-    PeerFailure,
-    PeerQuarantine,
-    Policy,
-    PolicyBody,
-    PolicySource,
-    Quarantine,
-    QuarantineOrder,
-    RecomputeBudget,
-    Rules,
-    Telemetry,
-    Trigger,
-    WaitKind,
-    decide_ec,
-    decide_kv,
-    exceeded_deadline,
-    integrity_rule,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = [
-    "MAX_ACTIVE",
-    "NO_ORDERS",
-    "NO_POLICY",
-    "SLOW",
-    "Action",
-    "Admit",
-    "BreakerState",
-    "Budgets",
-    "Change",
-    "DeadlineLimits",
-    "Deadlines",
-    "DecidedBy",
-    "Decision",
-    "DecisionLog",
-    "Deferral",
-    "Drill",
-    "Drills",
-    "EcLoadFailure",
-    "EcLoss",
-    "Integrity",
-    "IntegrityAction",
-    "IntegrityRule",
-    "KvLoadFailure",
-    "KvLoss",
-    "LoggedDecision",
-    "Orders",
-    "Outcome",
-    "Overdue",
-    "PeerFailure",
-    "PeerQuarantine",
-    "Policy",
-    "PolicyBody",
-    "PolicySource",
-    "Quarantine",
-    "QuarantineOrder",
-    "RecomputeBudget",
-    "Rules",
-    "Telemetry",
-    "Trigger",
-    "WaitKind",
-    "decide_ec",
-    "decide_kv",
-    "exceeded_deadline",
-    "integrity_rule",
-]
+    from penstock.rules import QuarantineOrder
 
 SLOW: Final = 0
 """The wire's unspecified mode: the attempt is delayed and succeeds."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import DeadlineLimits, exceeded_deadline
 from penstock.proto.deferral_channels import DEFERRAL_CHANNELS
+from penstock.rules import DeadlineLimits, exceeded_deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.resilience import Policy
     from penstock.instrumentation.vllm.naming import Peer
+    from penstock.rules import Policy
 
 _REASONS = tuple(DEFERRAL_CHANNELS)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.naming.peers import Peer
-from penstock.instrumentation.vllm.requests.deferrals import Deferrals, OpenDeferral
+from penstock.instrumentation.vllm.requests.open_deferrals import Deferrals, OpenDeferral
 
 REASONS = [getattr(c, name) for name in dir(c) if name.startswith("DEFERRAL_REASON_")]
 REQUESTS = ["a", "b", "c"]
