@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.proto import constants
 from penstock.proto.names import NANOS
+from penstock.rules.field_bounds import FAILURE_BOUNDS, PERCENT_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.rules.policy import PeerQuarantine
-
-_MAX_FAILURES: Final = 1000
 
 # Failures that are not the peer's: another request's, our own library's, a reader that came too late or not at all, an
 # evicted item, a wrong address: the engine that has it is healthy, and others read from it.
@@ -70,15 +69,19 @@ class Rules:
         )
 
     def __post_init__(self) -> None:
-        if not 1 <= self.failures <= _MAX_FAILURES:
-            raise ValueError(f"peerQuarantine.failures is {self.failures}; use 1 to {_MAX_FAILURES}")
+        least, most = FAILURE_BOUNDS
+        if not least <= self.failures <= most:
+            raise ValueError(f"peerQuarantine.failures is {self.failures}; use {least:g} to {most:g}")
         if self.window_ns <= 0 or self.duration_ns <= 0:
             raise ValueError(
                 f"peerQuarantine: window {self.window_ns / NANOS:g} s, duration {self.duration_ns / NANOS:g} s; "
                 "both must be more than 0 s",
             )
-        if not 0 <= self.max_peers_percent <= 100:  # noqa: PLR2004 (a percentage)
-            raise ValueError(f"peerQuarantine.maxPeersPercent is {self.max_peers_percent}; use 0 to 100")
+        least, most = PERCENT_BOUNDS
+        if not least <= self.max_peers_percent <= most:
+            raise ValueError(
+                f"peerQuarantine.maxPeersPercent is {self.max_peers_percent}; use {least:g} to {most:g}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

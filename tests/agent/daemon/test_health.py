@@ -14,7 +14,8 @@ from penstock.agent.errors import DamageError, StateError, TakenError
 from penstock.agent.journal.journal import Journal
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.state.archive import DatabaseFiles
-from penstock.agent.state.directory import LOCK, MIN_LIMIT, StateDirectory
+from penstock.agent.state.budget import MIN_LIMIT
+from penstock.agent.state.directory import LOCK, StateDirectory
 
 
 @pytest.fixture

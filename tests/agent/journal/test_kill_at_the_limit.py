@@ -16,7 +16,7 @@ CHILD = """
 import asyncio, sys
 import structlog
 from pathlib import Path
-from penstock.agent.state import directory
+from penstock.agent.state import budget
 from penstock.agent.metrics import Aggregator, AggregatorCheckpoint
 from penstock.agent.journal.database import schema
 from penstock.agent.journal.journal import Journal
@@ -28,7 +28,7 @@ from tests.support.agent.batches import noise, transfer_failure
 # Standard output is for what the test reads.
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 schema.MIN_LIMIT = 0
-directory.Budget.reserve = 65536
+budget.Budget.reserve = 65536
 source = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
 
 async def main():

@@ -14,7 +14,8 @@ from penstock.agent.journal.database.schema import DiskReserve
 from penstock.agent.journal.journal import Journal
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.state import directory
-from penstock.agent.state.directory import MIN_LIMIT, StateDirectory, is_writable_by_others, prepare_directory
+from penstock.agent.state.budget import MIN_LIMIT
+from penstock.agent.state.directory import StateDirectory, is_writable_by_others, prepare_directory
 from penstock.agent.state.file_lock import Lock
 
 

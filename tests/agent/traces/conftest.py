@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.journal.journal import Journal
-from penstock.agent.state.directory import DEFAULT_LIMIT
+from penstock.agent.state.budget import DEFAULT_LIMIT
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.agent.stories import fill

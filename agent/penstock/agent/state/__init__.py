@@ -17,16 +17,8 @@ from penstock.agent.state.archive import (
     trim_archive,
     write_copy,
 )
-from penstock.agent.state.directory import (
-    DEFAULT_LIMIT,
-    LOCK,
-    MIB,
-    MIN_LIMIT,
-    Budget,
-    StateDirectory,
-    find_foreign_link,
-    is_writable_by_others,
-)
+from penstock.agent.state.budget import DEFAULT_LIMIT, MIB, MIN_LIMIT, Budget
+from penstock.agent.state.directory import LOCK, StateDirectory, find_foreign_link, is_writable_by_others
 from penstock.agent.state.file_lock import Lock, file_identity
 
 __all__ = [

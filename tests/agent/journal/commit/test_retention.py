@@ -19,8 +19,8 @@ from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue.from_log import TRANSFER_FAILURES
 from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.state import directory
-from penstock.agent.state.directory import MIB, Budget
+from penstock.agent.state import budget
+from penstock.agent.state.budget import MIB, Budget
 from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
 
 from tests.support.agent.batches import deferral_start, noise, transfer_failure
@@ -286,7 +286,7 @@ async def test_archives_share_the_limit(tmp_path):
     await journal.close()
 
 
-@pytest.mark.parametrize("limit", [directory.MIN_LIMIT, directory.DEFAULT_LIMIT, 1 << 40])
+@pytest.mark.parametrize("limit", [budget.MIN_LIMIT, budget.DEFAULT_LIMIT, 1 << 40])
 def test_the_shares_add_up(limit, monkeypatch):
     """Database, write-ahead log and reserve are the limit; trimming begins before the end."""
     monkeypatch.undo()

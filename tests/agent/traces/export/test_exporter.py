@@ -314,7 +314,7 @@ async def test_a_partial_success_is_not_sent_again(book, backend):
 async def test_traces_that_were_given_up_hold_up_no_others(book, tmp_path, backend, monkeypatch):
     """After the log is trimmed during an outage the remaining spans are delivered."""
     monkeypatch.setattr("penstock.agent.journal.database.schema.MIN_LIMIT", 0)
-    monkeypatch.setattr("penstock.agent.state.directory.Budget.reserve", 4096)
+    monkeypatch.setattr("penstock.agent.state.budget.Budget.reserve", 4096)
     backend.stop()
     book = type(book)(tmp_path / "small", limit=1 << 20)
     exporter = exporter_of(book, backend.endpoint)
