@@ -574,7 +574,7 @@ class ListEnginesResponse(_message.Message):
     def __init__(self, engines: _Optional[_Iterable[_Union[Engine, _Mapping]]] = ...) -> None: ...
 
 class Engine(_message.Message):
-    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb", "counters", "wanted_kv_action", "wanted_ec_action", "said_goodbye", "retires", "pause", "policies", "wanted_policies", "last_loads", "compared", "stalls", "ended_stalls")
+    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb", "counters", "wanted_kv_action", "wanted_ec_action", "said_goodbye", "retires", "pause", "policies", "wanted_policies", "last_loads", "compared", "stalls", "ended_stalls", "queue")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -610,6 +610,7 @@ class Engine(_message.Message):
     COMPARED_FIELD_NUMBER: _ClassVar[int]
     STALLS_FIELD_NUMBER: _ClassVar[int]
     ENDED_STALLS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     connected: bool
     last_seen: _timestamp_pb2.Timestamp
@@ -638,7 +639,8 @@ class Engine(_message.Message):
     compared: ComparedEngine
     stalls: _containers.RepeatedCompositeFieldContainer[Stall]
     ended_stalls: _containers.RepeatedCompositeFieldContainer[Stall]
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ..., counters: _Optional[_Union[EngineCounters, _Mapping]] = ..., wanted_kv_action: _Optional[str] = ..., wanted_ec_action: _Optional[str] = ..., said_goodbye: bool = ..., retires: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., wanted_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., last_loads: _Optional[_Iterable[_Union[LastLoads, _Mapping]]] = ..., compared: _Optional[_Union[ComparedEngine, _Mapping]] = ..., stalls: _Optional[_Iterable[_Union[Stall, _Mapping]]] = ..., ended_stalls: _Optional[_Iterable[_Union[Stall, _Mapping]]] = ...) -> None: ...
+    queue: _snapshot_pb2.SchedulerQueue
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ..., counters: _Optional[_Union[EngineCounters, _Mapping]] = ..., wanted_kv_action: _Optional[str] = ..., wanted_ec_action: _Optional[str] = ..., said_goodbye: bool = ..., retires: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., wanted_policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ..., last_loads: _Optional[_Iterable[_Union[LastLoads, _Mapping]]] = ..., compared: _Optional[_Union[ComparedEngine, _Mapping]] = ..., stalls: _Optional[_Iterable[_Union[Stall, _Mapping]]] = ..., ended_stalls: _Optional[_Iterable[_Union[Stall, _Mapping]]] = ..., queue: _Optional[_Union[_snapshot_pb2.SchedulerQueue, _Mapping]] = ...) -> None: ...
 
 class Stall(_message.Message):
     __slots__ = ("kind", "peer", "count", "since", "sentence", "until")
@@ -952,7 +954,7 @@ class FailureCount(_message.Message):
     def __init__(self, mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., error_type: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ListRequestsRequest(_message.Message):
-    __slots__ = ("selector", "deferred", "outcome", "peer", "since", "sort", "limit", "slow")
+    __slots__ = ("selector", "deferred", "outcome", "peer", "since", "sort", "limit", "slow", "queued")
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     DEFERRED_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -961,6 +963,7 @@ class ListRequestsRequest(_message.Message):
     SORT_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     SLOW_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
     selector: EngineSelector
     deferred: bool
     outcome: _common_pb2.Outcome
@@ -969,7 +972,8 @@ class ListRequestsRequest(_message.Message):
     sort: str
     limit: int
     slow: bool
-    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., deferred: bool = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., peer: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., sort: _Optional[str] = ..., limit: _Optional[int] = ..., slow: bool = ...) -> None: ...
+    queued: bool
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., deferred: bool = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., peer: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., sort: _Optional[str] = ..., limit: _Optional[int] = ..., slow: bool = ..., queued: bool = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
     __slots__ = ("requests", "truncated", "unnamed_deferred", "unreadable_batches")
@@ -984,7 +988,7 @@ class ListRequestsResponse(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[RequestSummary, _Mapping]]] = ..., truncated: bool = ..., unnamed_deferred: _Optional[int] = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
 
 class RequestSummary(_message.Message):
-    __slots__ = ("key", "request_id", "trace_id", "outcome", "mode", "peer", "tokens_recomputed", "deferred", "since", "closed", "finish_reason", "duration", "wait", "time_to_first_token", "gates")
+    __slots__ = ("key", "request_id", "trace_id", "outcome", "mode", "peer", "tokens_recomputed", "deferred", "since", "closed", "finish_reason", "duration", "wait", "time_to_first_token", "gates", "queued")
     KEY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1000,6 +1004,7 @@ class RequestSummary(_message.Message):
     WAIT_FIELD_NUMBER: _ClassVar[int]
     TIME_TO_FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     GATES_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     request_id: str
     trace_id: str
@@ -1015,7 +1020,8 @@ class RequestSummary(_message.Message):
     wait: _duration_pb2.Duration
     time_to_first_token: _duration_pb2.Duration
     gates: _containers.RepeatedCompositeFieldContainer[GateTime]
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., tokens_recomputed: _Optional[int] = ..., deferred: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., closed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finish_reason: _Optional[str] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., time_to_first_token: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., gates: _Optional[_Iterable[_Union[GateTime, _Mapping]]] = ...) -> None: ...
+    queued: _snapshot_pb2.QueuedRequest
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., tokens_recomputed: _Optional[int] = ..., deferred: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., closed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finish_reason: _Optional[str] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., time_to_first_token: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., gates: _Optional[_Iterable[_Union[GateTime, _Mapping]]] = ..., queued: _Optional[_Union[_snapshot_pb2.QueuedRequest, _Mapping]] = ...) -> None: ...
 
 class GateTime(_message.Message):
     __slots__ = ("gate", "duration")

@@ -8,6 +8,27 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class QueueReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    QUEUE_REASON_UNSPECIFIED: _ClassVar[QueueReason]
+    QUEUE_REASON_OTHER: _ClassVar[QueueReason]
+    QUEUE_REASON_NEXT_STEP: _ClassVar[QueueReason]
+    QUEUE_REASON_CAPACITY: _ClassVar[QueueReason]
+    QUEUE_REASON_RUNNING_LIMIT: _ClassVar[QueueReason]
+    QUEUE_REASON_PAUSED: _ClassVar[QueueReason]
+    QUEUE_REASON_LORA_SLOTS: _ClassVar[QueueReason]
+    QUEUE_REASON_REMOTE_KV: _ClassVar[QueueReason]
+    QUEUE_REASON_KV_LOOKUP: _ClassVar[QueueReason]
+    QUEUE_REASON_ENCODER_CACHE: _ClassVar[QueueReason]
+    QUEUE_REASON_GRAMMAR: _ClassVar[QueueReason]
+    QUEUE_REASON_STREAMING_INPUT: _ClassVar[QueueReason]
+
+class SchedulerPause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCHEDULER_PAUSE_UNSPECIFIED: _ClassVar[SchedulerPause]
+    SCHEDULER_PAUSE_NEW: _ClassVar[SchedulerPause]
+    SCHEDULER_PAUSE_ALL: _ClassVar[SchedulerPause]
+
 class BlockHolder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     BLOCK_HOLDER_UNSPECIFIED: _ClassVar[BlockHolder]
@@ -16,6 +37,21 @@ class BlockHolder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BLOCK_HOLDER_ABORTED: _ClassVar[BlockHolder]
     BLOCK_HOLDER_SAVE: _ClassVar[BlockHolder]
     BLOCK_HOLDER_LEASE: _ClassVar[BlockHolder]
+QUEUE_REASON_UNSPECIFIED: QueueReason
+QUEUE_REASON_OTHER: QueueReason
+QUEUE_REASON_NEXT_STEP: QueueReason
+QUEUE_REASON_CAPACITY: QueueReason
+QUEUE_REASON_RUNNING_LIMIT: QueueReason
+QUEUE_REASON_PAUSED: QueueReason
+QUEUE_REASON_LORA_SLOTS: QueueReason
+QUEUE_REASON_REMOTE_KV: QueueReason
+QUEUE_REASON_KV_LOOKUP: QueueReason
+QUEUE_REASON_ENCODER_CACHE: QueueReason
+QUEUE_REASON_GRAMMAR: QueueReason
+QUEUE_REASON_STREAMING_INPUT: QueueReason
+SCHEDULER_PAUSE_UNSPECIFIED: SchedulerPause
+SCHEDULER_PAUSE_NEW: SchedulerPause
+SCHEDULER_PAUSE_ALL: SchedulerPause
 BLOCK_HOLDER_UNSPECIFIED: BlockHolder
 BLOCK_HOLDER_LOAD: BlockHolder
 BLOCK_HOLDER_PINNED: BlockHolder
@@ -24,7 +60,7 @@ BLOCK_HOLDER_SAVE: BlockHolder
 BLOCK_HOLDER_LEASE: BlockHolder
 
 class Snapshot(_message.Message):
-    __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb", "held", "upstream_counts", "progress", "transfer")
+    __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb", "held", "upstream_counts", "progress", "transfer", "queue")
     TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     DEFERRED_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +76,7 @@ class Snapshot(_message.Message):
     UPSTREAM_COUNTS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
     time_unix_nano: int
     in_flight: _containers.RepeatedCompositeFieldContainer[InFlight]
     deferred: _containers.RepeatedCompositeFieldContainer[Deferred]
@@ -55,7 +92,60 @@ class Snapshot(_message.Message):
     upstream_counts: _containers.RepeatedCompositeFieldContainer[UpstreamCount]
     progress: Progress
     transfer: TransferFacts
-    def __init__(self, time_unix_nano: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[Deferred, _Mapping]]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[PolicyStatus, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[Hook, _Mapping]]] = ..., emitter: _Optional[_Union[Emitter, _Mapping]] = ..., paused: bool = ..., eplb: _Optional[_Union[EplbFacts, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldBlocks, _Mapping]]] = ..., upstream_counts: _Optional[_Iterable[_Union[UpstreamCount, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., transfer: _Optional[_Union[TransferFacts, _Mapping]] = ...) -> None: ...
+    queue: SchedulerQueue
+    def __init__(self, time_unix_nano: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[Deferred, _Mapping]]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[PolicyStatus, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[Hook, _Mapping]]] = ..., emitter: _Optional[_Union[Emitter, _Mapping]] = ..., paused: bool = ..., eplb: _Optional[_Union[EplbFacts, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldBlocks, _Mapping]]] = ..., upstream_counts: _Optional[_Iterable[_Union[UpstreamCount, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., transfer: _Optional[_Union[TransferFacts, _Mapping]] = ..., queue: _Optional[_Union[SchedulerQueue, _Mapping]] = ...) -> None: ...
+
+class SchedulerQueue(_message.Message):
+    __slots__ = ("running", "waiting", "total_blocks", "free_blocks", "pause", "pause_start_time_unix_nano", "last_step_time_unix_nano", "last_step_tokens", "empty_steps", "requests")
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    LAST_STEP_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    LAST_STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EMPTY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    running: int
+    waiting: _containers.RepeatedCompositeFieldContainer[WaitingRequests]
+    total_blocks: int
+    free_blocks: int
+    pause: SchedulerPause
+    pause_start_time_unix_nano: int
+    last_step_time_unix_nano: int
+    last_step_tokens: int
+    empty_steps: int
+    requests: _containers.RepeatedCompositeFieldContainer[QueuedRequest]
+    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[WaitingRequests, _Mapping]]] = ..., total_blocks: _Optional[int] = ..., free_blocks: _Optional[int] = ..., pause: _Optional[_Union[SchedulerPause, str]] = ..., pause_start_time_unix_nano: _Optional[int] = ..., last_step_time_unix_nano: _Optional[int] = ..., last_step_tokens: _Optional[int] = ..., empty_steps: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[QueuedRequest, _Mapping]]] = ...) -> None: ...
+
+class WaitingRequests(_message.Message):
+    __slots__ = ("reason", "count", "oldest_start_time_unix_nano")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    reason: QueueReason
+    count: int
+    oldest_start_time_unix_nano: int
+    def __init__(self, reason: _Optional[_Union[QueueReason, str]] = ..., count: _Optional[int] = ..., oldest_start_time_unix_nano: _Optional[int] = ...) -> None: ...
+
+class QueuedRequest(_message.Message):
+    __slots__ = ("request_id", "waiting", "arrival_time_unix_nano", "blocks", "prompt_tokens", "computed_tokens", "peer")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    ARRIVAL_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    waiting: QueueReason
+    arrival_time_unix_nano: int
+    blocks: int
+    prompt_tokens: int
+    computed_tokens: int
+    peer: _common_pb2.Peer
+    def __init__(self, request_id: _Optional[str] = ..., waiting: _Optional[_Union[QueueReason, str]] = ..., arrival_time_unix_nano: _Optional[int] = ..., blocks: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("steps", "step_start_time_unix_nano", "requests", "requests_to_load", "unloaded_requests", "unstarted", "handshaking", "calls", "eplb", "threads")
