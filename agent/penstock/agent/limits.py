@@ -192,6 +192,24 @@ CALL_SECONDS: Final = 30.0
 STEP_SECONDS: Final = 60.0
 """A step of the engine: the first ones compile."""
 
+CAPACITY_SECONDS: Final = 1.0
+"""Without a token scheduled while nothing runs and requests wait for KV blocks: a step that ends frees some at once, ..."""
+
+CAPACITY_LOADS_SECONDS: Final = 5.0
+"""... but not where loads under way hold most of the cache: a long prompt takes as long to come, ..."""
+
+CAPACITY_SURE_SECONDS: Final = 10.0
+"""... and from which on that is sure: readers that are busy come for leased blocks within seconds."""
+
+SCHEDULER_PAUSE_SECONDS: Final = 30.0
+"""Wait of a request in a scheduler that vLLM itself has paused: an update of weights takes as long."""
+
+TOKENLESS_SECONDS: Final = 10.0
+"""Steps that schedule no token although a request could run."""
+
+NO_STEP_SECONDS: Final = 30.0
+"""Without a step while requests wait or run: a call that loads an adapter holds up steps for as long."""
+
 THREAD_SECONDS: Final = 10.0
 """A connector's thread that is gone: an engine that ends goes sooner."""
 

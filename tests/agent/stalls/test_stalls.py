@@ -421,4 +421,4 @@ def test_what_nobody_tells_of_any_more_has_not_ended() -> None:
 
 def test_kinds_are_a_closed_set() -> None:
     """The documents name each."""
-    assert len(KINDS) == 9
+    assert len(KINDS) == 13

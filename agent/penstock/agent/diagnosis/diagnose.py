@@ -197,12 +197,24 @@ def _unknown(facts: Facts) -> Iterator[str]:
     if _read(facts.present) < limits.READ_SHARE * facts.present.seconds:
         yield f"most of the last {since} is not in the log, or was too much to read"
     elif not (facts.present.closed or facts.present.waits):
-        yield (
-            f"no request ended, or waited for a transfer, in the last {since}; what waits in the engines' own queues is not "
-            "known"
-        )
+        yield f"no request ended, or waited for a transfer, in the last {since}; {_queued(facts, connected)}"
     if facts.unreadable:
         yield "a part of the log is damaged"
+
+
+def _queued(facts: Facts, connected: Sequence[admin.Engine]) -> str:
+    """Return what is in the engines' own queues, as far as that is known."""
+    known = [engine.queue for engine in connected if engine.HasField("queue")]
+    if facts.past or len(known) < len(connected) or not known:
+        return "what waits in the engines' own queues is not known"
+    running, waiting = (
+        sum(each.running for each in known),
+        sum(row.count for each in known for row in each.waiting),
+    )
+    if not running + waiting:
+        return "none runs or waits in the engines' own queues"
+    runs = words.count(running, "request runs", "requests run")
+    return f"{runs} and {waiting} {'waits' if waiting == 1 else 'wait'} in the engines' own queues"
 
 
 def diagnosis_message(verdict: Verdict, facts: Facts) -> admin.Diagnosis:

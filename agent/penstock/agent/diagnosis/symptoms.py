@@ -47,7 +47,7 @@ _HELD: Final = frozenset({"aborted_loads_hold_blocks", "pinned_blocks"})
 _HOLDING: Final = frozenset({"peer_slow", "peer_refuses", "peer_resets", "peer_times_out", "peer_fails"})
 
 # No step of an engine ends while a part of it stands still, and what stands still does not talk to the agent either.
-_STEP: Final = frozenset({"step_stuck"})
+_STEP: Final = frozenset({"step_stuck", "no_steps", "steps_without_tokens"})
 _OF_THE_ENGINE: Final = {
     "call_stuck": _STEP,
     "rebalance_unfinished": _STEP,
@@ -121,6 +121,10 @@ def _explains(cause: FoundCause, other: FoundCause, places: Mapping[EngineKey, s
     if cause.kind in _HOLDING and other.kind in _HELD:
         same = bool(cause.peer) and other.peer == cause.peer and set(other.engines) <= set(cause.engines)
         return cause.confidence != Confidence.POSSIBLE and same and cause.since <= other.since + _SLACK
+    if cause.kind in other.blamed:
+        # Who holds an engine's blocks stands before what has no room in it.
+        of_engine = bool(other.engines) and set(other.engines) <= set(cause.engines)
+        return of_engine and cause.confidence != Confidence.POSSIBLE
     if other.kind in _OF_THE_ENGINE.get(cause.kind, ()):
         at_once = other.since <= (cause.until or other.since) and cause.since <= (other.until or cause.since)
         return cause.confidence != Confidence.POSSIBLE and cause.engines == other.engines and at_once

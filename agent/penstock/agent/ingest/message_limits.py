@@ -62,6 +62,8 @@ MAX_STRINGS = 32_768
 MAX_COUNTS = 512
 # Of each list of a snapshot.
 MAX_SNAPSHOT_ROWS = 8_192
+# Requests that one scheduler names: its sender names 64 that wait and 64 that run.
+MAX_QUEUED_REQUESTS = 1_024
 MAX_LABELS = 64
 # The log keeps one for each source, longer than its batches: with 16 times as much for each of those that may come at
 # once, the smallest of all state directories would be full of them.
@@ -183,6 +185,8 @@ def _check_snapshot(snapshot: Snapshot) -> None:
     for field, value in snapshot.ListFields():
         if not isinstance(value, _SCALARS | Message):
             _at_most(f"snapshot.{field.name}", len(value), MAX_SNAPSHOT_ROWS)
+    _at_most("snapshot.queue.requests", len(snapshot.queue.requests), MAX_QUEUED_REQUESTS)
+    _at_most("snapshot.queue.waiting", len(snapshot.queue.waiting), MAX_COUNTS)
     _at_most("snapshot.engine.labels", len(snapshot.engine.labels), MAX_LABELS)
     if snapshot.ByteSize() > MAX_NAME:
         _check_texts("snapshot", snapshot)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.lookups import DEFAULT_SLOW, ORDERS
+from penstock.agent.admin.lookups import DEFAULT_SLOW, ORDERS, add_waiting
 from penstock.agent.bill import bounded_lines, sum_costs
 from penstock.agent.diagnosis import merge_diagnoses
 from penstock.agent.pairs import list_pairs
@@ -17,6 +17,8 @@ from penstock.proto.v1.common_pb2 import EngineKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from penstock.proto.v1.snapshot_pb2 import WaitingRequests
 
 _SEPARATOR = "/"
 
@@ -103,14 +105,22 @@ def requests(answers: Sequence[Named], asked: admin.ListRequestsRequest) -> admi
     """Return the requests of all, sorted and cut as those of one."""
     merged = admin.ListRequestsResponse()
     found: list[admin.RequestSummary] = []
+    waiting: dict[int, WaitingRequests] = {}
     for name, answer in answers:
         for request in answer.requests:
             qualify(request.key, name)
         found += answer.requests
         merged.truncated |= answer.truncated
         merged.unnamed_deferred = min(merged.unnamed_deferred + answer.unnamed_deferred, _MAX_UINT32)
+        merged.running = min(merged.running + answer.running, _MAX_UINT32)
+        merged.unnamed_queued = min(merged.unnamed_queued + answer.unnamed_queued, _MAX_UINT32)
+        for row in answer.waiting:
+            add_waiting(waiting, row)
+        qualify_all(answer.unknown_queues, name)
+        merged.unknown_queues.extend(answer.unknown_queues)
         merged.unreadable_batches = min(merged.unreadable_batches + answer.unreadable_batches, _MAX_UINT32)
-    natural = "age" if asked.deferred else DEFAULT_SLOW if asked.slow else "time"
+    merged.waiting.extend(waiting[reason] for reason in sorted(waiting))
+    natural = "age" if asked.deferred or asked.queued else DEFAULT_SLOW if asked.slow else "time"
     limit = min(asked.limit or _DEFAULT, _MAX_REQUESTS)
     # What is cut depends on the kind of list, not on its order.
     cut = asked.sort if asked.slow and asked.sort in {"duration", "wait"} else natural

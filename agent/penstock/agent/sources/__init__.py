@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from penstock.agent.sources.engines import EngineOwners, EngineRoles, Ownership, engine_role
+from penstock.agent.sources.held_blocks import HOLDERS, blocks_by_holder, held_rows, lease_row
 from penstock.agent.sources.registry import Account, Accounts, EngineView, LiveSource, Registry
 
 __all__ = [
+    "HOLDERS",
     "Account",
     "Accounts",
     "EngineOwners",
@@ -14,5 +16,8 @@ __all__ = [
     "LiveSource",
     "Ownership",
     "Registry",
+    "blocks_by_holder",
     "engine_role",
+    "held_rows",
+    "lease_row",
 ]

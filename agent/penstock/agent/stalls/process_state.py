@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.agent.sources import LiveSource
-    from penstock.proto.v1.snapshot_pb2 import EngineFacts, Progress, Snapshot
+    from penstock.proto.v1.snapshot_pb2 import EngineFacts, Progress, SchedulerQueue, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,12 @@ class ProcessState:
     def progress(self) -> Progress | None:
         """What its last snapshot says about its progress."""
         return self.snapshot.progress if self.snapshot is not None else None
+
+    @property
+    def queue(self) -> SchedulerQueue | None:
+        """What its scheduler has, as its last snapshot says; None where that does not."""
+        snapshot = self.snapshot
+        return snapshot.queue if snapshot is not None and snapshot.HasField("queue") else None
 
     @property
     def is_core(self) -> bool:
@@ -130,6 +136,7 @@ class CountHistory:
         self._steps_at = 0.0
         self._eplb_at = 0.0
         self.last = Reading(0.0)
+        self.scheduler = SchedulerHistory()
 
     def add(self, reading: Reading) -> None:
         """Add the newest reading."""
@@ -162,6 +169,48 @@ class CountHistory:
         """Return how many steps there were since *time*, as far as readings tell."""
         earlier = [each for each in self._kept if each.time <= time]
         return self.last.steps - (earlier[-1] if earlier else self.first).steps
+
+
+class SchedulerHistory:
+    """When a scheduler last moved, by the clock of its own snapshots: one that comes late is no standstill.
+
+    Attributes:
+        moved: nanoseconds of the last snapshot by which it had scheduled a token since the one before, or computed one; 0 for
+            never.
+        stepped: likewise, by which it had begun a step, also one without a token, or was in one.
+        emptied: likewise, by which it had begun one without a token.
+        still: snapshots since *moved*, or since the first.
+
+    """
+
+    def __init__(self) -> None:
+        self.moved = 0
+        self.stepped = 0
+        self.emptied = 0
+        self.still = 0
+        self._time = 0
+        self._steps: tuple[int, int] = (0, 0)
+        self._empty = 0
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Read a snapshot; one that was read before changes nothing."""
+        queue, progress, now = snapshot.queue, snapshot.progress, snapshot.time_unix_nano
+        if now <= self._time or not snapshot.HasField("queue"):
+            return
+        begun, last = progress.step_start_time_unix_nano, queue.last_step_time_unix_nano
+        steps = (progress.steps, last)
+        known = self._time > 0
+        # A step takes its tokens after it has begun: an open one that is younger than the last token has none.
+        moves = (known and steps != self._steps) or 0 < begun <= last
+        empties = known and queue.empty_steps > self._empty
+        if moves:
+            self.moved = now
+        if empties:
+            self.emptied = now
+        if moves or empties or begun:
+            self.stepped = now
+        self.still = 0 if moves or not known else self.still + 1
+        self._time, self._steps, self._empty = now, steps, queue.empty_steps
 
 
 class LookIntervals:

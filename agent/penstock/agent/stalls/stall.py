@@ -35,6 +35,11 @@ class Limits:
         idle: without a step after which an engine counts as idle.
         intervals: number of EPLB's step intervals without a rebalance.
         rebalance: that one rebalance may last while steps go on.
+        capacity: that nothing may run while requests wait for KV blocks.
+        capacity_loads: the same where loads under way hold most of the blocks.
+        scheduler_pause: that a request may wait in a scheduler that vLLM has paused.
+        tokenless: that steps may schedule no token although a request could run.
+        no_step: that no step may begin while requests wait or run.
 
     """
 
@@ -54,6 +59,11 @@ class Limits:
     idle: float = limits.IDLE_SECONDS
     intervals: int = limits.EPLB_INTERVALS
     rebalance: float = limits.EPLB_REBALANCE_SECONDS
+    capacity: float = limits.CAPACITY_SECONDS
+    capacity_loads: float = limits.CAPACITY_LOADS_SECONDS
+    scheduler_pause: float = limits.SCHEDULER_PAUSE_SECONDS
+    tokenless: float = limits.TOKENLESS_SECONDS
+    no_step: float = limits.NO_STEP_SECONDS
 
 
 # Ended stalls of one engine; above it, what ended first is forgotten.
@@ -72,6 +82,10 @@ class StallKind(StrEnum):
     STEP_STUCK = "step_stuck"
     THREAD_DEAD = "thread_dead"
     WORKER_SILENT = "worker_silent"
+    NO_CAPACITY = "no_capacity"
+    SCHEDULER_PAUSED = "scheduler_paused"
+    STEPS_WITHOUT_TOKENS = "steps_without_tokens"
+    NO_STEPS = "no_steps"
 
 
 KINDS: Final = tuple(StallKind)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from penstock.agent.stalls import detectors
+from penstock.agent.stalls import detectors, scheduler_detectors
 from penstock.agent.stalls.process_state import (
     CountHistory,
     EngineState,
@@ -105,8 +105,10 @@ class StallWatch:
     def _read(self, live: LiveSource, now: float) -> ProcessState:
         history = self._histories.get(live.source.epoch) or CountHistory(self._limits.window)
         process = ProcessState(live, history)
-        if process.progress is not None:
-            history.add(Reading.of(process.progress, now))
+        snapshot = process.snapshot
+        if snapshot is not None:
+            history.add(Reading.of(snapshot.progress, now))
+            history.scheduler.add(snapshot)
         elif not live.connected or live.snapshot is not None:
             # What a pause or an absence hides is no silence of what is counted.
             return ProcessState(live, CountHistory(self._limits.window))
@@ -131,6 +133,7 @@ class StallWatch:
             *detectors.step_stuck(engine, limits),
             *detectors.threads_dead(engine, limits),
             *detectors.workers_silent(engine, limits),
+            *scheduler_detectors.standstills(engine, limits),
         ):
             place = (stall.kind, stall.peer)
             earlier = merged.get(place) or before.get(place)

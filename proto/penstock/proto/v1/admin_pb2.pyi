@@ -976,16 +976,24 @@ class ListRequestsRequest(_message.Message):
     def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., deferred: bool = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., peer: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., sort: _Optional[str] = ..., limit: _Optional[int] = ..., slow: bool = ..., queued: bool = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
-    __slots__ = ("requests", "truncated", "unnamed_deferred", "unreadable_batches")
+    __slots__ = ("requests", "truncated", "unnamed_deferred", "unreadable_batches", "waiting", "running", "unnamed_queued", "unknown_queues")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     UNNAMED_DEFERRED_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    UNNAMED_QUEUED_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_QUEUES_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[RequestSummary]
     truncated: bool
     unnamed_deferred: int
     unreadable_batches: int
-    def __init__(self, requests: _Optional[_Iterable[_Union[RequestSummary, _Mapping]]] = ..., truncated: bool = ..., unnamed_deferred: _Optional[int] = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
+    waiting: _containers.RepeatedCompositeFieldContainer[_snapshot_pb2.WaitingRequests]
+    running: int
+    unnamed_queued: int
+    unknown_queues: _containers.RepeatedCompositeFieldContainer[_common_pb2.EngineKey]
+    def __init__(self, requests: _Optional[_Iterable[_Union[RequestSummary, _Mapping]]] = ..., truncated: bool = ..., unnamed_deferred: _Optional[int] = ..., unreadable_batches: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[_snapshot_pb2.WaitingRequests, _Mapping]]] = ..., running: _Optional[int] = ..., unnamed_queued: _Optional[int] = ..., unknown_queues: _Optional[_Iterable[_Union[_common_pb2.EngineKey, _Mapping]]] = ...) -> None: ...
 
 class RequestSummary(_message.Message):
     __slots__ = ("key", "request_id", "trace_id", "outcome", "mode", "peer", "tokens_recomputed", "deferred", "since", "closed", "finish_reason", "duration", "wait", "time_to_first_token", "gates", "queued")

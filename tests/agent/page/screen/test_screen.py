@@ -99,7 +99,7 @@ def test_an_agent_without_engines_says_why_all_is_empty() -> None:
 
     assert (screen.verdict.state, screen.verdict.sentence) == ("ok", "nothing is wrong")
     assert screen.peers.sentence == "no engine has connected, so no peer is known"
-    assert screen.waits.sentence == "no request waits for a transfer"
+    assert screen.waits.sentence == "no request is deferred"
     assert screen.policy.sentence == "no engine has connected; policies wait for it"
 
 

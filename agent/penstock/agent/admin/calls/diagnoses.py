@@ -15,6 +15,7 @@ from penstock.agent.admin.lookups import (
     WindowQuestion,
     check_engine_names,
     clock_offsets,
+    queue_of,
     read_windows,
     selected_views,
     selection_of,
@@ -126,6 +127,7 @@ def _seen(agent: AgentContext, views: Sequence[EngineView]) -> dict[str, Any]:
             view.key for view in views if any(agent.is_awaited(live.source.epoch) for live in view.sources)
         },
         "held": _held(views),
+        "queues": {view.key: queue for view in views if (queue := queue_of(view)) is not None},
         "look_seconds": agent.look_seconds(),
         "blind": agent.blind,
     }

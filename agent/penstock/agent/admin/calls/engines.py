@@ -22,10 +22,12 @@ from penstock.agent.admin.lookups import (
     listed_peers,
     messages,
     policy_states,
+    queue_of,
     selected_targets,
     selected_views,
     selection_of,
     targets_by_key,
+    without_requests,
 )
 from penstock.agent.errors import ContractError, ImpossibleError, NotFoundError
 from penstock.agent.model import engines_by_server
@@ -158,6 +160,9 @@ def _engine(
         wanted_ec_action=_action(merged, "ecLoadFailure"),
         said_goodbye=view.said_goodbye,
     )
+    queue = queue_of(view)
+    if queue is not None:
+        engine.queue.CopyFrom(without_requests(queue))
     if state.pause is not None:
         engine.pause.CopyFrom(messages.pause_message(state.pause))
     if not view.connected:

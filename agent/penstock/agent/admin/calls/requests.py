@@ -13,6 +13,7 @@ from penstock.agent.admin.lookups import (
     MAX_UINT32,
     ORDERS,
     EventScan,
+    QueuedRequests,
     RequestLog,
     add_durations,
     clamp_unsigned,
@@ -27,6 +28,7 @@ from penstock.agent.admin.lookups import (
 from penstock.agent.batch import CLEAN_UP, is_clean_up
 from penstock.agent.errors import ContractError
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
+from penstock.agent.sources import held_rows
 from penstock.agent.traces.spans import EventEntry, RequestFacts, RequestKey
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
@@ -36,17 +38,16 @@ from penstock.proto.v1.common_pb2 import (
     OUTCOME_UNSPECIFIED,
     DeferralEnding,
 )
-from penstock.proto.v1.snapshot_pb2 import BLOCK_HOLDER_LEASE, HeldBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from penstock.agent.admin.lookups import AgentContext, FoundEvent
     from penstock.agent.journal import Reader
     from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Selection
     from penstock.proto.v1.events_pb2 import LoadOutcome
-    from penstock.proto.v1.snapshot_pb2 import Snapshot
+    from penstock.proto.v1.snapshot_pb2 import HeldBlocks, Snapshot
 
 # Kinds of events that name a request.
 _KINDS = ("request_closed", "load_outcome", "transfer_failure", "deferral_start")
@@ -61,10 +62,10 @@ _DEFAULT_REQUESTS = 100
 async def list_requests(
     agent: AgentContext, request: admin.ListRequestsRequest
 ) -> admin.ListRequestsResponse:
-    """Return the newest matching requests, the slowest of them, or the deferred ones.
+    """Return the newest matching requests, the slowest of them, the deferred ones, or those in a scheduler.
 
     Raises:
-        ContractError: an unknown sort order, an invalid selector, or two of ``deferred``, ``slow`` and an outcome.
+        ContractError: an unknown sort order, an invalid selector, or two of ``deferred``, ``queued``, ``slow`` and an outcome.
 
     """
     if request.sort and request.sort not in ORDERS:
@@ -74,24 +75,34 @@ async def list_requests(
         )
     if request.deferred and request.outcome:
         raise ContractError("a deferred request has no outcome yet; give deferred or outcome")
+    if request.queued and (request.deferred or request.slow or request.outcome):
+        raise ContractError(
+            "queued lists requests that have not ended; give queued, deferred, slow or outcome"
+        )
     if request.slow and (request.deferred or request.outcome):
         raise ContractError("slow lists requests of any outcome; give slow, deferred or outcome")
     selection = selection_of(request.selector)
     limit = min(request.limit or _DEFAULT_REQUESTS, MAX_REQUESTS)
     since, now = since_unix_nano(request, agent.clock()), int(agent.clock() * 1e9)
-    order = request.sort or ("age" if request.deferred else DEFAULT_SLOW if request.slow else "time")
+    oldest_first = request.deferred or request.queued
+    order = request.sort or ("age" if oldest_first else DEFAULT_SLOW if request.slow else "time")
     present = [
         live
         for live in agent.registry.sources()
         if selection.everything or selection.matches(source_target(live.source))
     ]
+    queues = QueuedRequests.of(selected_views(agent, selection))
 
     def read(reader: Reader) -> admin.ListRequestsResponse:
-        response = (
-            deferred_requests(reader, present, request.peer, since, limit, now)
-            if request.deferred
-            else _logged_requests(reader, request, selection, _Times(since, now), limit)
-        )
+        if request.queued:
+            response = _queued_requests(queues, request.peer, _Times(since, now), limit)
+        elif request.deferred:
+            response = deferred_requests(reader, present, request.peer, since, limit, now)
+        else:
+            response = _logged_requests(reader, request, selection, _Times(since, now), limit)
+        if not (request.slow or request.outcome):
+            _add_queued(response, request, queues, _Times(since, now), limit)
+            queues.count_into(response)
         response.requests.sort(key=ORDERS[order])
         return response
 
@@ -103,6 +114,44 @@ class _Times(NamedTuple):
 
     since: int
     now: int
+
+
+def _queued_requests(
+    queues: QueuedRequests, peer: str, times: _Times, limit: int
+) -> admin.ListRequestsResponse:
+    """Return the requests in the schedulers, those that came first."""
+    found = sorted(queues.summaries(peer, times.since, times.now), key=ORDERS["age"])
+    return admin.ListRequestsResponse(requests=found[:limit], truncated=len(found) > limit)
+
+
+def _add_queued(
+    response: admin.ListRequestsResponse,
+    request: admin.ListRequestsRequest,
+    queues: QueuedRequests,
+    times: _Times,
+    limit: int,
+) -> None:
+    """Say of the listed requests where their schedulers have them; a list of the newest takes in those that no log knows."""
+    known = queues.by_id()
+    listed = set()
+    for item in response.requests:
+        place = (item.key.server, item.request_id)
+        listed.add(place)
+        # The log may know more than the last snapshot.
+        if place in known and not item.HasField("closed") and not item.finish_reason:
+            item.queued.CopyFrom(known[place])
+    if request.deferred or request.queued:
+        return
+    found = [
+        each
+        for each in queues.summaries(request.peer, times.since, times.now)
+        if (each.key.server, each.request_id) not in listed
+    ]
+    if found:
+        newest = sorted([*response.requests, *found], key=ORDERS["time"])
+        del response.requests[:]
+        response.requests.extend(newest[:limit])
+        response.truncated |= len(newest) > limit
 
 
 def _logged_requests(
@@ -229,7 +278,7 @@ def engine_holders(
     """
     merged: dict[tuple[int, str], HeldBlocks] = {}
     for snapshot in snapshots:
-        for row in _holder_rows(snapshot):
+        for row in held_rows(snapshot):
             present = merged.setdefault((row.holder, row.peer.address), row)
             if present is row:
                 continue
@@ -239,21 +288,6 @@ def engine_holders(
             present.oldest_start_time_unix_nano = min(starts, default=0)
     found = [_holder_summary(key, row, all_blocks) for row in merged.values() if row.blocks or row.requests]
     return sorted(found, key=lambda row: (-row.blocks, row.holder, row.peer.address))
-
-
-def _holder_rows(snapshot: Snapshot) -> Iterator[HeldBlocks]:
-    for row in snapshot.held:
-        copy = HeldBlocks()
-        copy.CopyFrom(row)
-        yield copy
-    leases = snapshot.leases
-    if leases.count:
-        yield HeldBlocks(
-            holder=BLOCK_HOLDER_LEASE,
-            requests=leases.count,
-            blocks=leases.blocks,
-            oldest_start_time_unix_nano=leases.oldest_start_time_unix_nano,
-        )
 
 
 def _holder_summary(key: EngineKey, row: HeldBlocks, all_blocks: int) -> admin.HolderSummary:

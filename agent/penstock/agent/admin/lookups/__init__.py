@@ -45,6 +45,13 @@ from penstock.agent.admin.lookups.policy_impact import (
     share_words,
     shares,
 )
+from penstock.agent.admin.lookups.queues import (
+    QueuedRequests,
+    add_waiting,
+    queue_of,
+    queued_clauses,
+    without_requests,
+)
 from penstock.agent.admin.lookups.requests import (
     DEFAULT_SLOW,
     ORDERS,
@@ -92,12 +99,14 @@ __all__ = [
     "PeerSources",
     "Place",
     "PolicyStates",
+    "QueuedRequests",
     "ReadWindows",
     "RequestLog",
     "Retirement",
     "WeightsMemory",
     "WindowQuestion",
     "add_durations",
+    "add_waiting",
     "author_and_reason",
     "check_confirmed",
     "check_engine_names",
@@ -126,6 +135,8 @@ __all__ = [
     "pause_message",
     "policy_states",
     "policy_warnings",
+    "queue_of",
+    "queued_clauses",
     "read_windows",
     "role_of",
     "selected_targets",
@@ -141,4 +152,5 @@ __all__ = [
     "timedelta_of",
     "timestamp_message",
     "view_target",
+    "without_requests",
 ]

@@ -45,7 +45,7 @@ class Column(NamedTuple):
 _ENGINES = (
     Column("ENGINE", 0), Column("ROLE", 5), Column("STATUS", 0), Column("KV-ACTION", 1), Column("TR/S", 2, True),
     Column("BYTES/S", 4, True), Column("FAIL/S", 1, True), Column("FAILED", 6, True), Column("IN-FLIGHT", 2, True),
-    Column("DEFERRED", 1, True), Column("OLDEST", 3, True),
+    Column("RUNNING", 8, True), Column("WAITING", 7, True), Column("DEFERRED", 1, True), Column("OLDEST", 3, True),
 )  # fmt: skip
 _PEERS = (
     Column("PEER", 0), Column("ENGINE", 1), Column("NOW", 0), Column("STATUS", 5), Column("TR/S", 5, True),
@@ -145,6 +145,8 @@ def _engine_cells(row: EngineRow, now: float) -> list[Piece]:
         Piece(_rate(row.failures), BAD if row.failures else PLAIN),
         Piece(str(row.failed)),
         Piece(str(row.in_flight)),
+        Piece(_number(row.running)),
+        Piece(_number(row.waiting)),
         Piece(str(row.deferred), WARN if row.deferred else PLAIN),
         Piece(_age(row.oldest_unix_nano, now)),
     ]
@@ -254,6 +256,10 @@ def _cut(line: Line, width: int) -> Line:
 def _sum(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+def _number(value: int | None) -> str:
+    return text.NONE if value is None else str(value)
 
 
 def _rate(value: float | None) -> str:

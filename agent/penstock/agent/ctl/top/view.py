@@ -61,6 +61,9 @@ class EngineRow:
     bytes: float | None
     failures: float | None
     in_flight: int
+    # In its scheduler; None where that is not known.
+    running: int | None
+    waiting: int | None
     deferred: int
     oldest_unix_nano: int
     failed: int
@@ -177,6 +180,8 @@ class History:
             bytes=self._rate(now.bytes, None if before is None else before.bytes),
             failures=self._rate(now.failures, None if before is None else before.failures),
             in_flight=sum(entry.count for entry in item.in_flight),
+            running=item.queue.running if item.HasField("queue") else None,
+            waiting=sum(row.count for row in item.queue.waiting) if item.HasField("queue") else None,
             deferred=sum(entry.count for entry in item.deferred),
             oldest_unix_nano=_oldest(
                 [entry.oldest_start_time_unix_nano for entry in item.deferred if entry.count]

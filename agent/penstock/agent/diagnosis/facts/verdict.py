@@ -64,6 +64,7 @@ class FoundCause:
         commands: what to run next.
         begun: when the newest of what it is made of began, nanoseconds, such as a lease that has expired since; 0 for when it
             was seen. Where that is before another cause ended, that one may have brought it about.
+        blamed: kinds of causes that bring it about where they are about the same engine.
         effects: what it brings about, and would be a cause without it.
 
     """
@@ -83,6 +84,7 @@ class FoundCause:
     until: int = 0
     since: int = 0
     begun: int = 0
+    blamed: frozenset[str] = frozenset()
     effects: tuple[FoundCause, ...] = ()
     peers: tuple[str, ...] = ()
     pairs: frozenset[tuple[EngineKey, str]] = frozenset()

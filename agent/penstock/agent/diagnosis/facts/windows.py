@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey, PolicySource
     from penstock.proto.v1 import admin_pb2 as admin
     from penstock.proto.v1.common_pb2 import PolicySource as PolicySourceMessage
-    from penstock.proto.v1.snapshot_pb2 import HeldBlocks
+    from penstock.proto.v1.snapshot_pb2 import HeldBlocks, SchedulerQueue
 
 
 @dataclass(slots=True)
@@ -89,6 +89,7 @@ class Facts:
         awaited: those of which a process is away that is not lost yet: it may say goodbye, or come back.
         peers: theirs, as ``ListPeers`` does, without those of which nothing is known beyond that they are there.
         quiet_peers: how many those are.
+        queues: what schedulers have now, where that is known, with the requests that they name.
         look_seconds: between two looks of an engine's workers at their transfers, where that is known.
         pairs: of engines, with what differs between them; those of the selected engines.
         suspects: answers of the window that may be wrong.
@@ -113,6 +114,7 @@ class Facts:
     drills: Sequence[admin.Drill] = ()
     quarantines: Sequence[admin.Quarantine] = ()
     held: Sequence[Held] = ()
+    queues: Mapping[EngineKey, SchedulerQueue] = field(default_factory=dict)
     look_seconds: Mapping[EngineKey, float] = field(default_factory=dict)
     pairs: Sequence[admin.Pair] = ()
     suspects: Sequence[admin.Suspect] = ()

@@ -16,7 +16,9 @@ from penstock.agent.diagnosis.facts import (
     sane,
     words,
 )
+from penstock.agent.diagnosis.rules.scheduler import starved_words
 from penstock.proto.names import NANOS
+from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import (
     LEASE_ENDING_EXPIRED,
@@ -199,7 +201,8 @@ def _old(facts: Facts) -> Iterator[FoundCause]:
         share = f", {100 * leases.blocks / total:.0f} % of its KV cache" if total else ""
         yield FoundCause(
             "leases_wait",
-            f"engine {key} keeps {words.count(leases.blocks, 'block')} for readers, the oldest for {words.span(age)}",
+            f"engine {key} keeps {words.count(leases.blocks, 'block')} for readers, the oldest for {words.span(age)}"
+            f"{starved_words(engine)}",
             (key,),
             (
                 Evidence(
@@ -227,16 +230,15 @@ def held_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
         if words_of is None or not row.blocks or age < limits.HELD_SECONDS:
             continue
         kind, says, other = words_of
-        total = next(
-            (each.facts.num_gpu_blocks for each in facts.engines if words.key_of(each.key) == key), 0
-        )
+        engine = next((each for each in facts.engines if words.key_of(each.key) == key), admin.Engine())
+        total = engine.facts.num_gpu_blocks
         share = row.blocks / total if total else 0.0
         peer = row.peer.address
         of_peer = f", from {words.peer(peer)}" if peer else ""
         yield FoundCause(
             kind,
             f"engine {key}: {words.count(row.blocks, 'block')} {'is' if row.blocks == 1 else 'are'} still held by "
-            f"{says}{of_peer}, the oldest for {words.span(age)}",
+            f"{says}{of_peer}, the oldest for {words.span(age)}{starved_words(engine)}",
             (key,),
             (
                 Evidence(

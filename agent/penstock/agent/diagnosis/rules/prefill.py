@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Gates of the engine itself; the others are a peer's or a policy's, which have causes of their own.
 _OWN: Final = {
     "queue": (
-        "more requests than it can run: see its running and waiting requests in vLLM's metrics",
+        "more requests than it can run: agentctl describe engine shows what its queue waits for",
         "blocks that others hold: agentctl describe engine shows what is held",
     ),
     "own_prefill": (

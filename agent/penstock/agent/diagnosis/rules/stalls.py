@@ -15,6 +15,13 @@ from penstock.agent.diagnosis.facts import (
     sane,
     words,
 )
+from penstock.agent.diagnosis.rules.scheduler import (
+    SCHEDULER_KINDS,
+    blamed_kinds,
+    is_sure,
+    queue_evidence,
+    waited_seconds,
+)
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
 
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
 _STANDS_SECONDS = 30.0
 _STACKS: Final = "agentctl debug stacks {engine}"
 _DESCRIBE: Final = "agentctl describe engine {engine}"
+_QUEUED: Final = "agentctl get requests --queued"
 
 
 class _StallWords(NamedTuple):
@@ -81,6 +89,28 @@ _KINDS: Final[dict[str, _StallWords]] = {
         ("its process is stopped or starved of CPU", "a collective that waits for another rank"),
         (_STACKS, _DESCRIBE),
     ),
+    "no_capacity": _StallWords(
+        (
+            "its readers or peers are slow and not gone: the age of what they hold tells",
+            "one prompt that needs almost all of the cache, and that waits for the last holder",
+        ),
+        (_QUEUED, _DESCRIBE),
+    ),
+    "scheduler_paused": _StallWords(
+        ("somebody sleeps the engine or updates its weights, and is not done: who calls /pause or /sleep?",),
+        (_QUEUED, _DESCRIBE),
+    ),
+    "steps_without_tokens": _StallWords(
+        ("a reason to wait that this Penstock does not know: the engine's log and vLLM's version tell",),
+        (_STACKS, _QUEUED, _DESCRIBE),
+    ),
+    "no_steps": _StallWords(
+        (
+            "a call that the engine carries out between two steps, such as loading an adapter",
+            "another data-parallel rank that it waits for",
+        ),
+        (_STACKS, _QUEUED, _DESCRIBE),
+    ),
     "rebalance_overdue": _StallWords(
         ("one rank has left the balancer's collectives: compare the ranks' logs",),
         (_STACKS, "agentctl get events --channel eplb --since {both}"),
@@ -114,8 +144,8 @@ def _commands(facts: Facts, key: EngineKey, kind: _StallWords) -> tuple[str, ...
 
 
 def _may_be_late(stall: admin.Stall, age: float) -> bool:
-    """Return whether a worker that says nothing may only be short of CPU time."""
-    return stall.kind == "worker_silent" and age < limits.SILENT_SURE_SECONDS
+    """Return whether a worker that says nothing may only be short of CPU time, or an engine without room gets some at once."""
+    return (stall.kind == "worker_silent" and age < limits.SILENT_SURE_SECONDS) or not is_sure(stall, age)
 
 
 def _readers(shares: Attribution, engine: admin.Engine) -> tuple[int, float]:
@@ -162,9 +192,15 @@ def _cause(
     key = words.key_of(engine.key)
     age = max(0.0, (facts.now - stall.since.ToNanoseconds()) / NANOS)
     waiting = sum(row.count for row in engine.deferred)
-    requests = stall.count if stall.kind in {"load_not_started", "load_missing"} else waiting
+    of_queue = stall.kind in SCHEDULER_KINDS
+    requests = stall.count if of_queue or stall.kind in {"load_not_started", "load_missing"} else waiting
+    seconds = (
+        waited_seconds(facts, key, stall) if of_queue else age * max(1, requests) if kind.stands else 0.0
+    )
     evidence = [Evidence(f"since {words.span(max(1.0, age))}")]
-    if waiting and kind.stands:
+    if of_queue:
+        evidence += queue_evidence(facts, key, stall, engine)
+    elif waiting and kind.stands:
         evidence.append(
             Evidence(f"{words.count(waiting, 'request waits', 'requests wait')} in this engine now")
         )
@@ -185,9 +221,10 @@ def _cause(
         peer="" if stall.peer == "unknown" else stall.peer,
         since=sane(facts, stall.since.ToNanoseconds()),
         requests=requests,
-        seconds=age * max(1, requests) if kind.stands else 0.0,
+        seconds=seconds,
         other_harm=standing if kind.stands else RECOMPUTED_SECONDS * max(1, stall.count),
         confidence=Confidence.POSSIBLE if late_only else Confidence.CERTAIN,
         alternatives=kind.alternatives,
         commands=_commands(facts, key, kind),
+        blamed=blamed_kinds(facts, key, stall, engine) if of_queue else frozenset(),
     )

@@ -87,6 +87,34 @@ KV_BLOCKS: Final = Metric(
     MetricKind.GAUGE,
     "KV blocks that the engine has in all.",
 )
+FREE_BLOCKS: Final = Metric(
+    "penstock_kv_cache_free_blocks",
+    MetricKind.GAUGE,
+    "KV blocks that a request can have now; cached ones that no request uses are free.",
+)
+RUNNING_REQUESTS: Final = Metric(
+    "penstock_running_requests",
+    MetricKind.GAUGE,
+    "Requests that the engine's scheduler runs; absent where it is not known, also from an older engine.",
+)
+WAITING_REQUESTS: Final = Metric(
+    "penstock_waiting_requests",
+    MetricKind.GAUGE,
+    "Requests that wait in the engine's scheduler, those that are deferred among them. reason: next_step, capacity (KV blocks), "
+    "running_limit, paused, lora_slots, remote_kv, kv_lookup, encoder_cache, grammar, streaming_input, other.",
+    ("reason",),
+)
+OLDEST_WAITING: Final = Metric(
+    "penstock_oldest_waiting_request_start_timestamp_seconds",
+    MetricKind.GAUGE,
+    "When the one that has waited longest arrived, or was preempted.",
+    ("reason",),
+)
+LAST_STEP: Final = Metric(
+    "penstock_last_step_timestamp_seconds",
+    MetricKind.GAUGE,
+    "When the engine last scheduled a token; absent before the first.",
+)
 POLICY_INFO: Final = Metric(
     "penstock_policy_info",
     MetricKind.INFO,
@@ -217,7 +245,7 @@ STALLS: Final = Metric(
     MetricKind.GAUGE,
     "Number of requests, calls, threads or workers that have stopped making progress. Absent if nothing is stalled. kind: "
     "load_not_started, load_missing, no_transfer_params, rebalance_overdue, rebalance_unfinished, call_stuck, step_stuck, "
-    "thread_dead, worker_silent. peer: of load_not_started only.",
+    "thread_dead, worker_silent, no_capacity, scheduler_paused, steps_without_tokens, no_steps. peer: of load_not_started only.",
     ("kind", "peer"),
     free=PEER,
 )

@@ -2,7 +2,7 @@
 
 | gauge | over the sources of an engine |
 |---|---|
-| in flight, deferred | sum |
+| in flight, deferred, running, waiting, free blocks | sum |
 | oldest start | minimum |
 | leases, held blocks | maximum over the ranks: they hold the same requests |
 | pending, unacknowledged, unaccounted | sum |
@@ -22,7 +22,7 @@ from penstock.agent.model import engines_by_server
 from penstock.proto.names import NANOS, label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
-from penstock.proto.v1.snapshot_pb2 import BlockHolder
+from penstock.proto.v1.snapshot_pb2 import BlockHolder, QueueReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.agent.metrics.gauges.engine import GaugeSet
     from penstock.agent.model import EngineKey
     from penstock.agent.sources import LiveSource
-    from penstock.proto.v1.snapshot_pb2 import PeerStatus, Snapshot
+    from penstock.proto.v1.snapshot_pb2 import PeerStatus, SchedulerQueue, Snapshot
 
 
 Wanted: TypeAlias = "Callable[[EngineKey], str | None]"
@@ -95,6 +95,23 @@ def _add_flows(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:
         sheet.merge(MAX, from_snapshots.SEND_LEASES, key, snapshot.leases.count)
         sheet.merge(MAX, from_snapshots.SEND_LEASE_BLOCKS, key, snapshot.leases.blocks)
     _add_held(sheet, key, snapshot)
+    if snapshot.HasField("queue"):
+        _add_queue(sheet, key, snapshot.queue)
+
+
+def _add_queue(sheet: GaugeSet, key: EngineKey, queue: SchedulerQueue) -> None:
+    """Put what a scheduler has; only EngineCore tells. What several under one name have is summed, their newest step counts."""
+    sheet.merge(add, from_snapshots.RUNNING_REQUESTS, key, queue.running)
+    sheet.merge(add, from_snapshots.FREE_BLOCKS, key, queue.free_blocks)
+    for row in queue.waiting:
+        reason = label(QueueReason, row.reason)
+        sheet.merge(add, from_snapshots.WAITING_REQUESTS, key, row.count, reason)
+        if row.count and row.oldest_start_time_unix_nano:
+            sheet.merge(
+                MIN, from_snapshots.OLDEST_WAITING, key, row.oldest_start_time_unix_nano / NANOS, reason
+            )
+    if queue.last_step_time_unix_nano:
+        sheet.merge(MAX, from_snapshots.LAST_STEP, key, queue.last_step_time_unix_nano / NANOS)
 
 
 def _add_held(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:

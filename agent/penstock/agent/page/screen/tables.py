@@ -21,6 +21,7 @@ from penstock.agent.page.wire import about, hidden_name, milliseconds, plain
 from penstock.agent.views import text
 from penstock.agent.views.engines import role_words, status_words
 from penstock.agent.views.peers import condition_word, peer_name, quarantine_words
+from penstock.agent.views.requests import nothing_deferred
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -154,11 +155,7 @@ def waits(answers: ScreenAnswers) -> Waits:
     unnamed = found.unnamed_deferred
     total = max(len(found.requests) + unnamed, _counted(answers))
     sentence = (
-        ""
-        if rows
-        else "no request waits for a transfer"
-        if not total
-        else f"{total} wait whose ids are not in the log"
+        "" if rows else nothing_deferred(found) if not total else f"{total} wait whose ids are not in the log"
     )
     return Waits(rows, total, unnamed, sentence)
 

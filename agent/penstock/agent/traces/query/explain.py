@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from penstock.agent import limits
@@ -31,7 +32,7 @@ from penstock.proto.names import NANOS
 from penstock.proto.v1 import admin_pb2, common_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from penstock.agent.journal import Reader
     from penstock.agent.traces.query.search import RequestTrace
@@ -45,6 +46,7 @@ _MOST_ITEMS = 4
 # Roles that say nothing about an engine.
 _UNNAMED_ROLES = frozenset(("", "unspecified", "unknown", "both"))
 _CLEAN_UP = "vLLM's own clean-up request; ignore"
+_NONE_QUEUED: Mapping[tuple[str, str], str] = MappingProxyType({})
 
 
 def explain_request(
@@ -52,6 +54,7 @@ def explain_request(
     request_id: str,
     policies: PolicyLookup = no_policies,
     weights: WeightsLookup = no_weights,
+    queued: Mapping[tuple[str, str], str] = _NONE_QUEUED,
 ) -> admin_pb2.Explanation:
     """Explain what happened to a request and to its counterpart on the other engine.
 
@@ -60,6 +63,7 @@ def explain_request(
         request_id: vLLM's internal or the client's.
         policies: names those that decided.
         weights: what is known of engines that have loaded other weights.
+        queued: what schedulers do now with requests, as the rest of a sentence about one; by server and id.
 
     Raises:
         NotFoundError: no request has this id, or several unrelated ones.
@@ -77,6 +81,7 @@ def explain_request(
                     request, unusual_lease(reader, request), policies, readers_of(request, requests)
                 ),
                 *_suspect_sentences(request, requests, weights),
+                *_queued_sentences(request, queued),
             )
         ],
         unreadable_batches=reader.unreadable,
@@ -90,6 +95,13 @@ def explain_request(
             )
             added.duration.FromNanoseconds(part.nano)
     return explanation
+
+
+def _queued_sentences(request: RequestTrace, queued: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    """Yield what a scheduler does now with a request that has not ended; the log may know more than its last snapshot."""
+    clause = queued.get((request.source.key.server, request.key.request_id), "")
+    if clause and request.facts.closing is None and not request.facts.lost_unix_nano:
+        yield f"{_subject(request)} {clause}."
 
 
 def _suspect_sentences(

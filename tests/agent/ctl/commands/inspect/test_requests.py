@@ -73,7 +73,9 @@ def test_filters_are_the_issues_own_examples(filled: AdminHarness, agentctl: Age
     assert (nothing.exit_code, nothing.stderr) == (0, "no matching request in the log\n")
     # Of vLLM's own queue it knows nothing, and does not say that it is empty.
     quiet = agentctl("get", "requests", "--deferred", "--peer", "nobody:1").stderr
-    assert quiet == "no request waits for a transfer; those in the engines' own queues are not listed\n"
+    assert quiet == (
+        "no request is deferred; engine 0 does not report its queue: what waits there is not known\n"
+    )
     wrong = agentctl("get", "requests", "--deferred", "--outcome", "failed")
     assert wrong.exit_code == 2
 

@@ -12,7 +12,15 @@ from penstock.agent.ctl.options import DURATION, PEER, engine_selector, with_cli
 from penstock.agent.ctl.output import show, unreadable_words, warn_unreadable
 from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views.json_values import as_json_values
-from penstock.agent.views.requests import request_rows, suspect_rows, tree_lines
+from penstock.agent.views.requests import (
+    nothing_deferred,
+    queued_rows,
+    request_rows,
+    suspect_rows,
+    tree_lines,
+    unknown_queues_words,
+    waiting_words,
+)
 from penstock.proto import names
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -28,6 +36,9 @@ _MOST = 10_000
 @click.command()
 @click.argument("names_of_requests", nargs=-1, metavar="[REQUEST]...")
 @click.option("--deferred", is_flag=True, help="Only deferred requests, longest wait first.")
+@click.option(
+    "--queued", is_flag=True, help="Only requests that wait or run in a scheduler now, oldest first."
+)
 @click.option("--slow", is_flag=True, help="The slowest of the newest requests, slowest first.")
 @click.option("--outcome", type=click.Choice(names.words(common.Outcome)), help="Only this outcome.")
 @click.option("--peer", type=PEER, default="", help="Only this peer, as host:port.")
@@ -36,7 +47,7 @@ _MOST = 10_000
     "--sort",
     type=click.Choice(["age", "time", "duration", "wait", "ttft"]),
     help="age: oldest first; time: newest first; duration, wait (deferred), ttft (time to first token):"
-    " longest first.  [default: age with --deferred, ttft with --slow, else time]",
+    " longest first.  [default: age with --deferred or --queued, ttft with --slow, else time]",
 )
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum rows.")
 @with_selector
@@ -46,6 +57,7 @@ def requests(
     client: Client,
     names_of_requests: tuple[str, ...],
     deferred: bool,
+    queued: bool,
     slow: bool,
     outcome: str | None,
     peer: str,
@@ -55,7 +67,7 @@ def requests(
     selector: str,
     style: ListStyle,
 ) -> None:
-    """List requests of the log, newest first, or only those named by an id or a prefix of it.
+    """List requests of the log and the schedulers, newest first, or only those named by an id or a prefix of it.
 
     'agentctl explain REQUEST' explains one.
     """
@@ -63,9 +75,14 @@ def requests(
         raise UsageError("a request that is deferred has no outcome yet; give --deferred or --outcome")
     if slow and (deferred or outcome):
         raise UsageError("--slow lists requests of any outcome; give --slow, --deferred or --outcome")
+    if queued and (deferred or slow or outcome):
+        raise UsageError(
+            "--queued lists requests that have not ended; give --queued, --deferred, --slow or --outcome"
+        )
     request = admin.ListRequestsRequest(
         selector=engine_selector(selector),
         deferred=deferred,
+        queued=queued,
         slow=slow,
         peer=peer,
         sort=sort or "",
@@ -84,8 +101,7 @@ def requests(
             client.call("ListRequests", request),
             names_of_requests,
             selector,
-            deferred=deferred,
-            ranked=deferred or slow,
+            request,
         )
 
     show_listing(fetch, style)
@@ -95,11 +111,15 @@ def _listing(
     response: admin.ListRequestsResponse,
     wanted: tuple[str, ...],
     selector: str,
-    *,
-    deferred: bool,
-    ranked: bool,
+    asked: admin.ListRequestsRequest,
 ) -> Listing:
     notes = []
+    if asked.queued:
+        kept = [item for item in response.requests if item.HasField("queued")]
+        if len(kept) < len(response.requests):
+            notes.append("an agent is older than --queued, and its engines' queues are not known")
+        del response.requests[:]
+        response.requests.extend(kept)
     if wanted:
         ids = {item.request_id for item in response.requests}
         # An id in full is no prefix: req-1 is not req-10.
@@ -112,19 +132,24 @@ def _listing(
         del response.requests[:]
         response.requests.extend(found)
     elif response.truncated:
-        which = "more" if ranked else "older"
+        which = "more" if asked.deferred or asked.queued or asked.slow else "older"
         notes.append(f"{which} requests are not shown; use --limit, --since or --peer")
     notes += unreadable_words(response.unreadable_batches)
     if response.unnamed_deferred:
         notes.append(
             f"{response.unnamed_deferred} more are deferred whose ids are not in the log (new, or lost)"
         )
+    notes += _queue_notes(response, asked)
     where = "among the newest events of the log" if response.truncated else "in the log"
-    queues = "those in the engines' own queues are not listed"
-    nothing = f"no request waits for a transfer; {queues}" if deferred else f"no matching request {where}"
+    nothing = f"no matching request {where}"
+    if asked.queued:
+        nothing = "no request waits or runs in a scheduler"
+    elif asked.deferred:
+        nothing = nothing_deferred(response)
+    rows = queued_rows if asked.queued else request_rows
     return Listing(
         "request",
-        request_rows(response.requests, current_time()),
+        rows(response.requests, current_time()),
         [item.request_id for item in response.requests],
         lambda: as_json_values(response),
         "requests",
@@ -137,6 +162,21 @@ def _listing(
         ],
         limited=True,
     )
+
+
+def _queue_notes(response: admin.ListRequestsResponse, asked: admin.ListRequestsRequest) -> list[str]:
+    """Return what a list of the schedulers' requests lacks."""
+    if not asked.queued:
+        return []
+    notes = []
+    if response.unnamed_queued:
+        notes.append(
+            f"{response.unnamed_queued} more wait or run that engines count and do not name: "
+            f"{response.running} run, waiting: {waiting_words(response.waiting) or 'none'} in all"
+        )
+    if response.unknown_queues:
+        notes.append(unknown_queues_words(response))
+    return notes
 
 
 @click.command()
