@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock.agent.diagnosis import Confidence, VerdictKind
+from penstock.agent.diagnosis import Confidence, Held, VerdictKind
+from penstock.agent.diagnosis.rules.scheduler import SCHEDULER_KINDS
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import snapshot_pb2 as snapshots
 
 from tests.support.agent.batches import PEER, event
 from tests.support.agent.diagnosed import (
@@ -177,3 +179,107 @@ def test_a_router_without_parameters_is_told_once() -> None:
     assert [(cause.kind, cause.requests) for cause in told] == [("no_transfer_parameters", 6)]
     early = verdict_of(calm(), engines=[stalled]).causes
     assert [(cause.kind, cause.requests) for cause in early] == [("no_transfer_parameters", 40)]
+
+
+CAPACITY = snapshots.QUEUE_REASON_CAPACITY
+
+
+def _queue(*waiting: tuple[int, int], running: int = 0, requests: int = 2) -> snapshots.SchedulerQueue:
+    """Build a queue in which requests wait for blocks since 40 and 20 seconds."""
+    return snapshots.SchedulerQueue(
+        running=running,
+        total_blocks=1000,
+        free_blocks=5,
+        waiting=[{"reason": reason, "count": count} for reason, count in waiting or [(CAPACITY, 2)]],
+        requests=[
+            {"request_id": f"w-{n}", "waiting": CAPACITY, "arrival_time_unix_nano": at(40 / (n + 1))}
+            for n in range(requests)
+        ],
+    )
+
+
+def _starved(ago: float = 60, leases_ago: float = 0, **fields: Any) -> admin.Engine:
+    """Build an engine in which nothing runs, as leases have its cache."""
+    leases = {"count": 4, "blocks": 960, "oldest_start_time_unix_nano": at(leases_ago or ago)}
+    stalls = [_stall("no_capacity", ago=ago, count=2)]
+    return engine(
+        "prefill", common.ROLE_PREFILL, **{"leases": leases, "stalls": stalls, "queue": _queue(), **fields}
+    )
+
+
+PREFILL = EngineKey("prefill", "0")
+
+
+@pytest.mark.parametrize("kind", sorted(SCHEDULER_KINDS))
+def test_each_standstill_of_a_scheduler_is_a_cause(kind: str) -> None:
+    """Its requests are those of the queue, each for as long as it has waited since then."""
+    queue = _queue()
+    standing = engine(stalls=[_stall(kind, count=2)], queue=queue)
+    (cause,) = verdict_of(calm(), engines=[standing], queues={DECODE: queue}).causes
+    assert (cause.kind, cause.requests, cause.confidence) == (kind, 2, Confidence.CERTAIN)
+    assert cause.seconds == pytest.approx(40 + 20)
+    assert cause.evidence[1].fact == "0 requests run; waiting: 2 for capacity"
+    assert "agentctl get requests --queued" in cause.commands
+
+
+@pytest.mark.parametrize(("ago", "confidence"), [(2, Confidence.POSSIBLE), (12, Confidence.CERTAIN)])
+def test_an_engine_without_room_is_told_at_once(ago: float, confidence: Confidence) -> None:
+    """As possible while busy readers may come within seconds."""
+    (cause,) = verdict_of(calm(), engines=[_starved(ago)]).causes
+    assert (cause.kind, cause.confidence) == ("no_capacity", confidence)
+    assert cause.evidence[2].fact.startswith("leases hold 960 blocks of 4 requests, the oldest for")
+
+
+def test_leases_that_nobody_reads_come_before_the_engine_without_room() -> None:
+    """Once they are old they are the cause, and say what they do; in another engine they are not."""
+    (cause,) = verdict_of(calm(), engines=[_starved(30, leases_ago=90)]).causes
+    assert (cause.kind, [each.kind for each in cause.effects]) == ("leases_wait", ["no_capacity"])
+    assert cause.sentence.endswith("; nothing runs there, and 2 requests wait for KV blocks")
+    old = {"count": 1, "blocks": 10, "oldest_start_time_unix_nano": at(90)}
+    young = {"count": 1, "blocks": 960, "oldest_start_time_unix_nano": at(10)}
+    apart = verdict_of(calm(), engines=[_starved(30, leases=young), engine(leases=old)]).causes
+    assert {each.kind for each in apart} == {"no_capacity", "leases_wait"}
+    assert not any(each.effects for each in apart)
+
+
+@pytest.mark.parametrize(
+    ("holder", "kind"),
+    [
+        (snapshots.BLOCK_HOLDER_PINNED, "pinned_blocks"),
+        (snapshots.BLOCK_HOLDER_ABORTED, "aborted_loads_hold_blocks"),
+        (snapshots.BLOCK_HOLDER_SAVE, "saves_hold_blocks"),
+    ],
+)
+def test_who_holds_most_is_the_cause(holder: int, kind: str) -> None:
+    """Of two holders the larger one; the other stands beside."""
+    held = [
+        Held(PREFILL, snapshots.HeldBlocks(holder=holder, blocks=700, oldest_start_time_unix_nano=at(50)))
+    ]
+    leases = {"count": 1, "blocks": 250, "oldest_start_time_unix_nano": at(90)}
+    found = verdict_of(calm(), engines=[_starved(30, leases=leases)], held=held).causes
+    by_kind = {each.kind: [effect.kind for effect in each.effects] for each in found}
+    assert by_kind == {kind: ["no_capacity"], "leases_wait": []}
+
+
+def test_a_call_that_does_not_return_comes_before_the_steps_that_do_not_begin() -> None:
+    """One cause, and one effect."""
+    stalls = [_stall("no_steps", ago=60, count=3), _stall("call_stuck", ago=60)]
+    (cause,) = verdict_of(calm(), engines=[engine(stalls=stalls)]).causes
+    assert (cause.kind, [each.kind for each in cause.effects]) == ("call_stuck", ["no_steps"])
+
+
+@pytest.mark.parametrize(
+    ("queues", "words"),
+    [
+        ([None], "what waits in the engines' own queues is not known"),
+        ([_queue(), None], "what waits in the engines' own queues is not known"),
+        ([snapshots.SchedulerQueue(total_blocks=10)], "none runs or waits in the engines' own queues"),
+        ([_queue(running=1)], "1 request runs and 2 wait in the engines' own queues"),
+    ],
+)
+def test_no_request_in_the_log(queues: list[snapshots.SchedulerQueue | None], words: str) -> None:
+    """What waits in the queues is said as far as it is known of all."""
+    engines = [engine(f"e{n}", queue=each) for n, each in enumerate(queues)]
+    verdict = verdict_of(engines=engines)
+    assert verdict.answer == VerdictKind.CANNOT_TELL
+    assert verdict.sentence.endswith(words)
