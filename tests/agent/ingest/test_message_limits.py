@@ -73,6 +73,9 @@ REFUSED = [
     (Batch(epoch=1, seq=1, strings=["x"], probes=ProbeSamples(end_time_unix_nano=[1], duration_nano=[1], result=[PROBE_RESULT_HIT], connector=[0], peer=[0], request_id=[0])), "strings[0] is 'x'; it is always empty"),
     (Batch(epoch=1, seq=1, transfers=TransferSamples(end_time_unix_nano=[1] * 16385)), "transfers has 16385 entries, at most 16384"),
     (Batch(epoch=1, snapshot=Snapshot(hooks=[Hook()] * 8193)), "snapshot.hooks has 8193 entries, at most 8192"),
+    (Batch(epoch=1, snapshot=Snapshot(queue={"requests": [{}] * 1025})), "snapshot.queue.requests has 1025 entries, at most 1024"),
+    (Batch(epoch=1, snapshot=Snapshot(queue={"waiting": [{}] * 513})), "snapshot.queue.waiting has 513 entries, at most 512"),
+    (Batch(epoch=1, snapshot=Snapshot(queue={"requests": [{"request_id": "x" * 5000}]})), "snapshot.queue.requests.request_id has a text of 5000"),
     (Batch(epoch=1, snapshot=Snapshot(hooks=[Hook(reason="x" * 5000)])), "snapshot.hooks.reason has a text of 5000"),
     (Batch(epoch=1, snapshot=Snapshot(engine=EngineFacts(labels={str(n): "" for n in range(65)}))), "snapshot.engine.labels has 65 entries, at most 64"),
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -56,6 +57,33 @@ def test_requests_are_sorted_and_cut_as_those_of_one(
     shown = [int(each.request_id) for each in merged.requests]
     assert shown == sorted(shown, reverse=sort != "age")
     assert all(each.key.server in NAMES for each in merged.requests)
+
+
+@given(split, st.booleans())
+def test_queues_are_counted_as_those_of_one(items: list[tuple[str, int]], queued: bool) -> None:
+    """By reason, with the oldest of each; engines of which nothing is known are named as the fleet knows them."""
+
+    def answer(seconds: list[int]) -> admin.ListRequestsResponse:
+        return admin.ListRequestsResponse(
+            requests=[
+                admin.RequestSummary(request_id=str(each), since=Timestamp(seconds=each)) for each in seconds
+            ],
+            waiting=[
+                {"reason": each % 4, "count": 1, "oldest_start_time_unix_nano": each} for each in seconds
+            ],
+            running=len(seconds),
+            unnamed_queued=1,
+            unknown_queues=[EngineKey(engine="0")],
+        )
+
+    merged = merged_answers.requests(_parts(items, answer), admin.ListRequestsRequest(queued=queued))
+    assert {row.reason: row.count for row in merged.waiting} == Counter(each % 4 for _, each in items)
+    for row in merged.waiting:
+        assert row.oldest_start_time_unix_nano == min(each for _, each in items if each % 4 == row.reason)
+    assert (merged.running, merged.unnamed_queued) == (len(items), len(NAMES))
+    assert [each.server for each in merged.unknown_queues] == list(NAMES)
+    shown = [int(each.request_id) for each in merged.requests]
+    assert shown == sorted(shown, reverse=not queued)
 
 
 @given(split, st.integers(0, 12))

@@ -12,7 +12,7 @@ from penstock.agent.metrics.gauges.snapshots import add_snapshots
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
-from penstock.proto.v1.snapshot_pb2 import Snapshot
+from penstock.proto.v1.snapshot_pb2 import QUEUE_REASON_CAPACITY, Snapshot
 
 from tests.support.agent.batches import PEER, TIME
 from tests.support.agent.metric_logs import SECOND, live, source
@@ -355,3 +355,25 @@ def test_beyond_the_cap_what_cannot_be_merged_is_left_out() -> None:
     }
     assert shown == {from_snapshots.PEER_CLOCK_OFFSET: ["a", "b"]}
     assert sheet.hidden == {from_snapshots.PEER_CLOCK_OFFSET: 1}
+
+
+def test_a_schedulers_queue() -> None:
+    """By reason; a reason of tomorrow is unknown, what does not wait has no start, and without a queue nothing is said."""
+    queue = {
+        "running": 3,
+        "free_blocks": 5,
+        "total_blocks": 127,
+        "last_step_time_unix_nano": TIME,
+        "waiting": [
+            {"reason": QUEUE_REASON_CAPACITY, "count": 2, "oldest_start_time_unix_nano": TIME - SECOND},
+            {"reason": 99, "count": 1},
+            {"reason": QUEUE_REASON_CAPACITY, "count": 1, "oldest_start_time_unix_nano": TIME - 2 * SECOND},
+        ],
+    }
+    shown = gauges(live(CORE, Snapshot(queue=queue)), live(WORKERS[0], Snapshot()))
+    assert shown["penstock_running_requests"] == {(): 3}
+    assert shown["penstock_waiting_requests"] == {("capacity",): 3, ("unknown",): 1}
+    assert shown["penstock_oldest_waiting_request_start_timestamp_seconds"] == {("capacity",): SECONDS - 2}
+    assert shown["penstock_kv_cache_free_blocks"] == {(): 5}
+    assert shown["penstock_last_step_timestamp_seconds"] == {(): SECONDS}
+    assert not {name for name in gauges(live(CORE, Snapshot())) if "requests" in name or "step" in name}
