@@ -35,7 +35,12 @@ READING: dict[str, list[str]] = {
     "get policy": ["get policy", "get policy p", "get policy --effective 0"],
     "get engines": ["get engines", "get engine 0", "get engines -l role=decode"],
     "get peers": ["get peers", "get peers --state all"],
-    "get requests": ["get requests", "get requests --deferred", "get requests --slow"],
+    "get requests": [
+        "get requests",
+        "get requests --deferred",
+        "get requests --queued",
+        "get requests --slow",
+    ],
     "get events": ["get events", "get events --since 1h", "get events --kind transfer_failure"],
     "get holders": ["get holders", "get holders 0"],
     "get pairs": ["get pairs", "get pairs -o wide"],
@@ -48,7 +53,7 @@ READING: dict[str, list[str]] = {
     "describe request": ["describe request req-1"],
     "diff policy": ["diff policy p"],
     "diff engine": ["diff engine 0 1"],
-    "explain": ["explain req-1"],
+    "explain": ["explain req-1", "explain req-9"],
     "trace": ["trace req-1"],
     "doctor": ["doctor"],
     "top": ["top --count 1"],
@@ -159,6 +164,14 @@ def _fill(both: _Taken) -> None:
                         "quarantine_until_unix_nano": now + 3600 * 10**9,
                     }
                 ],
+                queue={
+                    "waiting": [{"reason": 3, "count": 1}],
+                    "requests": [
+                        {"request_id": "req-9", "waiting": 3, "arrival_time_unix_nano": now - 60 * 10**9}
+                    ],
+                }
+                if key == "0"
+                else None,
                 in_flight=[{"channel": 1, "count": 1, "oldest_start_time_unix_nano": now - 3600 * 10**9}],
             ),
         )

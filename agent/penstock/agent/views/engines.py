@@ -15,7 +15,7 @@ from penstock.agent.views.peers import (
     quarantine_words,
     styled_condition,
 )
-from penstock.agent.views.requests import waiting_words
+from penstock.agent.views.queues import free_cell, queue_cell, scheduler_lines
 from penstock.agent.views.tables import Table
 from penstock.proto.names import ENGINE_CORE
 from penstock.proto.v1 import admin_pb2 as admin
@@ -54,8 +54,8 @@ def engine_rows(items: Iterable[admin.Engine], now: float) -> Table:
                 str(sum(entry.count for entry in item.in_flight)),
                 text.ago_of(item.last_seen, now),
                 str(item.queue.running) if item.HasField("queue") else text.NONE,
-                _queue_cell(item),
-                _free_cell(item),
+                queue_cell(item),
+                free_cell(item),
                 _model(item),
                 _vllm(item),
                 item.facts.kv_connector or text.NONE,
@@ -65,16 +65,6 @@ def engine_rows(items: Iterable[admin.Engine], now: float) -> Table:
         ],
         wide=7,
     )  # fmt: skip
-
-
-def _queue_cell(item: admin.Engine) -> str:
-    """Return what waits in the scheduler: ``2 capacity``; ``0`` for nothing, ``-`` for not known."""
-    return (waiting_words(item.queue.waiting) or "0") if item.HasField("queue") else text.NONE
-
-
-def _free_cell(item: admin.Engine) -> str:
-    queue = item.queue
-    return f"{queue.free_blocks} of {queue.total_blocks}" if queue.total_blocks else text.NONE
 
 
 def role_words(item: admin.Engine) -> str:
@@ -186,7 +176,7 @@ def engine_description(
         yield from text.section("Stalled", _stalled(item, now))
     else:
         yield from text.section("Conditions", conditions)
-    yield from text.section("Scheduler", _scheduler(item, now))
+    yield from text.section("Scheduler", scheduler_lines(item, now))
     yield from text.section("Deferred", _waiting(item, now))
     yield from text.section("In flight", _in_flight(item, now))
     if item.leases.count:
@@ -296,35 +286,6 @@ def _stalled(item: admin.Engine, now: float) -> Iterator[str]:
     for stall in item.stalls:
         sentence = text.one_line(stall.sentence, _LONGEST_ERROR)
         yield text.style(f"{stall.kind} since {text.ago_of(stall.since, now)}: {sentence}", "red")
-
-
-def _scheduler(item: admin.Engine, now: float) -> Iterator[str]:
-    """Yield what the scheduler has; of an engine that does not tell, that this is not known."""
-    if not item.HasField("queue"):
-        if item.connected and item.HasField("facts"):
-            yield "not reported: what runs or waits in it is not known"
-        return
-    queue = item.queue
-    if queue.pause:
-        since = text.ago(queue.pause_start_time_unix_nano, now)
-        whom = "all requests" if queue.pause == snapshots.SCHEDULER_PAUSE_ALL else "new requests"
-        yield text.style(f"paused for {whom} by vLLM since {since}", "yellow")
-    yield f"{text.count(queue.running, 'request')} running"
-    for row in queue.waiting:
-        if row.count:
-            reason = text.word(snapshots.QueueReason, row.reason).replace("_", " ")
-            yield f"{row.count} waiting for {reason}, oldest since {text.ago(row.oldest_start_time_unix_nano, now)}"
-    if queue.total_blocks:
-        used = 1 - min(queue.free_blocks, queue.total_blocks) / queue.total_blocks
-        yield f"{queue.free_blocks} of {queue.total_blocks} KV blocks free, {used:.1%} of the cache in use"
-    if queue.last_step_time_unix_nano:
-        empty = f", {text.count(queue.empty_steps, 'step')} without one since" if queue.empty_steps else ""
-        yield (
-            f"last step with a token {text.ago(queue.last_step_time_unix_nano, now)}: "
-            f"{text.count(queue.last_step_tokens, 'token')}{empty}"
-        )
-    else:
-        yield "no step with a token yet"
 
 
 def _waiting(item: admin.Engine, now: float) -> Iterator[str]:

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.batch import CLEAN_UP
 from penstock.agent.views import text
+from penstock.agent.views.queues import queued_state
 from penstock.agent.views.tables import Table
 from penstock.agent.views.text import duration
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import SuspectReason
-from penstock.proto.v1.snapshot_pb2 import QueueReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from penstock.proto.v1.admin_pb2 import Span, Trace
-    from penstock.proto.v1.snapshot_pb2 import QueuedRequest, WaitingRequests
 
 _COLOURS = {
     common.OUTCOME_FAILED: "red",
@@ -60,8 +59,6 @@ MATTERS = (
     "penstock.history_cut",
 )
 
-# Engines that a sentence names.
-_NAMED = 3
 # Levels that are indented; below them lines would be longer than all spans.
 _DEEPEST = 32
 
@@ -94,61 +91,6 @@ def request_rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
     )  # fmt: skip
 
 
-def queued_rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
-    """Return the table of requests that wait or run in a scheduler; a request without a row there is left out."""
-    return Table(
-        ("AGE", "ENGINE", "REQUEST", "STATE", "PEER", "BLOCKS", "PROMPT", "COMPUTED"),
-        [
-            (
-                text.ago_of(item.since, now).removesuffix(" ago"),
-                text.engine(item.key),
-                item.request_id,
-                _queued_state(item.queued),
-                item.queued.peer.address or text.NONE,
-                str(item.queued.blocks),
-                str(item.queued.prompt_tokens),
-                str(item.queued.computed_tokens),
-            )
-            for item in items
-            if item.HasField("queued")
-        ],
-    )
-
-
-def waiting_words(rows: Iterable[WaitingRequests]) -> str:
-    """Return what requests wait for in a scheduler: ``2 capacity, 1 grammar``; empty for none."""
-    return ", ".join(
-        f"{row.count} {text.word(QueueReason, row.reason).replace('_', ' ')}" for row in rows if row.count
-    )
-
-
-def nothing_deferred(response: admin.ListRequestsResponse) -> str:
-    """Return that no request is deferred, and what waits in the schedulers all the same."""
-    waiting = sum(row.count for row in response.waiting)
-    said = ["no request is deferred"]
-    if waiting:
-        waits = "waits" if waiting == 1 else "wait"
-        said.append(f"{waiting} {waits} for the scheduler ({waiting_words(response.waiting)})")
-    if response.unknown_queues:
-        said.append(unknown_queues_words(response))
-    return "; ".join(said)
-
-
-def unknown_queues_words(response: admin.ListRequestsResponse) -> str:
-    """Return of which engines it is not known what their schedulers have."""
-    keys = [text.engine(key) for key in response.unknown_queues]
-    names = ", ".join(keys[:_NAMED]) + (f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else "")
-    one = len(keys) == 1
-    reports = "engine {} does not report its queue" if one else "engines {} do not report their queues"
-    return f"{reports.format(names)}: what waits there is not known"
-
-
-def _queued_state(queued: QueuedRequest) -> str:
-    if not queued.waiting:
-        return "runs"
-    return text.style(f"waits for {text.word(QueueReason, queued.waiting)}", "yellow")
-
-
 def _gate(item: admin.RequestSummary) -> str:
     """Return where it was longest before its first token."""
     return item.gates[0].gate.replace("_", " ") if item.gates else text.NONE
@@ -162,7 +104,7 @@ def _state(item: admin.RequestSummary) -> str:
     if item.deferred:
         return text.style(f"waits for {text.word(common.DeferralReason, item.deferred)}", "yellow")
     if item.HasField("queued"):
-        return _queued_state(item.queued)
+        return queued_state(item.queued)
     if item.HasField("closed"):
         return CLEAN_UP if item.finish_reason == CLEAN_UP else "ok"
     # A request lost with its engine has a finish reason and no end time.

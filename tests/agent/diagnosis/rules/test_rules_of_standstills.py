@@ -250,7 +250,7 @@ def test_leases_that_nobody_reads_come_before_the_engine_without_room() -> None:
         (snapshots.BLOCK_HOLDER_SAVE, "saves_hold_blocks"),
     ],
 )
-def test_who_holds_most_is_the_cause(holder: int, kind: str) -> None:
+def test_who_holds_most_is_the_cause(holder: Any, kind: str) -> None:
     """Of two holders the larger one; the other stands beside."""
     held = [
         Held(PREFILL, snapshots.HeldBlocks(holder=holder, blocks=700, oldest_start_time_unix_nano=at(50)))

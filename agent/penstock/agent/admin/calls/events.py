@@ -175,7 +175,7 @@ async def explain_of(agent: AgentContext, request: admin.GetTraceRequest) -> adm
         if len(named) != 1:
             raise
         key, each = named[0]
-        clause = clauses[key.server, each.request_id]
+        clause = clauses(key.server, each.request_id)
         return admin.Explanation(
             request_id=each.request_id,
             sentences=[f"Request {each.request_id} on engine {key} {clause}; the log has nothing of it yet."],

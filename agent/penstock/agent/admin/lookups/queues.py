@@ -15,7 +15,7 @@ from penstock.proto.v1 import snapshot_pb2 as snapshots
 from penstock.proto.v1.snapshot_pb2 import SchedulerQueue, WaitingRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.agent.model import EngineKey
     from penstock.agent.sources import EngineView
@@ -153,13 +153,22 @@ def add_waiting(found: dict[int, WaitingRequests], row: WaitingRequests) -> None
 
 def queued_clauses(
     queues: QueuedRequests, stalls: Mapping[EngineKey, Sequence[Stall]], now: int
-) -> Mapping[tuple[str, str], str]:
-    """Return what each named request does now, as the rest of a sentence about it, by server and id."""
-    return {
-        (key.server, each.request_id): queued_clause(each, queue, stalls.get(key, ()), now)
+) -> Callable[[str, str], str]:
+    """Return a look-up, by server and id, of what a request does now as the rest of a sentence; empty for one not named."""
+    places = {
+        (key.server, each.request_id): (key, queue, each)
         for key, queue in queues.queues.items()
         for each in queue.requests
     }
+
+    def clause(server: str, request_id: str) -> str:
+        place = places.get((server, request_id))
+        if place is None:
+            return ""
+        key, queue, each = place
+        return queued_clause(each, queue, stalls.get(key, ()), now)
+
+    return clause
 
 
 def queued_clause(each: QueuedRequest, queue: SchedulerQueue, stalls: Sequence[Stall], now: int) -> str:

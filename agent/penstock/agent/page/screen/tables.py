@@ -21,7 +21,7 @@ from penstock.agent.page.wire import about, hidden_name, milliseconds, plain
 from penstock.agent.views import text
 from penstock.agent.views.engines import role_words, status_words
 from penstock.agent.views.peers import condition_word, peer_name, quarantine_words
-from penstock.agent.views.requests import nothing_deferred
+from penstock.agent.views.queues import nothing_deferred
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from penstock.agent import limits
@@ -32,7 +31,7 @@ from penstock.proto.names import NANOS
 from penstock.proto.v1 import admin_pb2, common_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.agent.journal import Reader
     from penstock.agent.traces.query.search import RequestTrace
@@ -46,7 +45,6 @@ _MOST_ITEMS = 4
 # Roles that say nothing about an engine.
 _UNNAMED_ROLES = frozenset(("", "unspecified", "unknown", "both"))
 _CLEAN_UP = "vLLM's own clean-up request; ignore"
-_NONE_QUEUED: Mapping[tuple[str, str], str] = MappingProxyType({})
 
 
 def explain_request(
@@ -54,7 +52,7 @@ def explain_request(
     request_id: str,
     policies: PolicyLookup = no_policies,
     weights: WeightsLookup = no_weights,
-    queued: Mapping[tuple[str, str], str] = _NONE_QUEUED,
+    queued: Callable[[str, str], str] = lambda _server, _id: "",
 ) -> admin_pb2.Explanation:
     """Explain what happened to a request and to its counterpart on the other engine.
 
@@ -63,7 +61,7 @@ def explain_request(
         request_id: vLLM's internal or the client's.
         policies: names those that decided.
         weights: what is known of engines that have loaded other weights.
-        queued: what schedulers do now with requests, as the rest of a sentence about one; by server and id.
+        queued: returns what a scheduler does now with a request, by server and id, as the rest of a sentence; or "".
 
     Raises:
         NotFoundError: no request has this id, or several unrelated ones.
@@ -97,10 +95,12 @@ def explain_request(
     return explanation
 
 
-def _queued_sentences(request: RequestTrace, queued: Mapping[tuple[str, str], str]) -> Iterator[str]:
+def _queued_sentences(request: RequestTrace, queued: Callable[[str, str], str]) -> Iterator[str]:
     """Yield what a scheduler does now with a request that has not ended; the log may know more than its last snapshot."""
-    clause = queued.get((request.source.key.server, request.key.request_id), "")
-    if clause and request.facts.closing is None and not request.facts.lost_unix_nano:
+    if request.facts.closing is not None or request.facts.lost_unix_nano:
+        return
+    clause = queued(request.source.key.server, request.key.request_id)
+    if clause:
         yield f"{_subject(request)} {clause}."
 
 

@@ -12,15 +12,8 @@ from penstock.agent.ctl.options import DURATION, PEER, engine_selector, with_cli
 from penstock.agent.ctl.output import show, unreadable_words, warn_unreadable
 from penstock.agent.ctl.printing import say, with_output
 from penstock.agent.views.json_values import as_json_values
-from penstock.agent.views.requests import (
-    nothing_deferred,
-    queued_rows,
-    request_rows,
-    suspect_rows,
-    tree_lines,
-    unknown_queues_words,
-    waiting_words,
-)
+from penstock.agent.views.queues import nothing_deferred, queued_rows, unknown_queues_words, waiting_words
+from penstock.agent.views.requests import request_rows, suspect_rows, tree_lines
 from penstock.proto import names
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
