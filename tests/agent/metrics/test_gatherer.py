@@ -22,7 +22,7 @@ from penstock.agent.traces.export.status import ExportStatus
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone
-from penstock.proto.v1.snapshot_pb2 import Snapshot
+from penstock.proto.v1.snapshot_pb2 import QUEUE_REASON_CAPACITY, Snapshot
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
@@ -134,6 +134,13 @@ SNAPSHOT = Snapshot(
         {"reason": 2, "peer": {"address": PEER}, "count": 1, "oldest_start_time_unix_nano": TIME - SECOND}
     ],
     leases={"count": 3, "blocks": 12},
+    queue={
+        "running": 2,
+        "waiting": [{"reason": QUEUE_REASON_CAPACITY, "count": 5, "oldest_start_time_unix_nano": TIME - SECOND}],
+        "total_blocks": 999,
+        "free_blocks": 4,
+        "last_step_time_unix_nano": TIME - SECOND,
+    },
     held=[
         {
             "holder": 2,
