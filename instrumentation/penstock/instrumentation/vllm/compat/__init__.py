@@ -40,6 +40,7 @@ from penstock.instrumentation.vllm.compat.nixl_worker import (
     speculative_factors,
     transfer_mode,
 )
+from penstock.instrumentation.vllm.compat.waiting_requests import delayed_load
 
 __all__ = [
     "MOVE_STREAM",
@@ -51,6 +52,7 @@ __all__ = [
     "child_connectors",
     "connector_differences",
     "counts_transfers_alone",
+    "delayed_load",
     "drop_output",
     "drop_stale_output",
     "encoder_differences",

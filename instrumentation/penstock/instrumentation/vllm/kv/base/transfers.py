@@ -123,6 +123,10 @@ class KvTransfers:
         """Record that a request loads *tokens* after *local_tokens*."""
         self._open[request_id] = _OpenLoad(local_tokens, tokens)
 
+    def is_open(self, request_id: str) -> bool:
+        """Return whether a load of a request has begun and not finished."""
+        return request_id in self._open
+
     def on_load_finished(self, request_id: str) -> None:
         """Forget a load that is finished on all ranks, or whose request is finished."""
         self._open.pop(request_id, None)
