@@ -224,7 +224,9 @@ class KvTransfers:
                 own |= broken.blocks.intersection(blocks[load.local // size : end])
             if own:
                 load.failed_ranks.add(broken.rank)
-                missing[request_id, broken.rank] = _MissingBlocks(broken.connector, len(own))
+                # Two reports of a rank come in one result, if its step failed and the engine goes on.
+                known = missing.get((request_id, broken.rank), _MissingBlocks(broken.connector))
+                missing[request_id, broken.rank] = _MissingBlocks(broken.connector, known.blocks + len(own))
                 unassigned -= own
         if unassigned:
             # Their request is finished.
