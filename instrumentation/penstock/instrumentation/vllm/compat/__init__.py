@@ -30,6 +30,7 @@ from penstock.instrumentation.vllm.compat.failures import (
     has_failed_receive,
     has_stale_output,
     preempt_dropping,
+    request_error,
     retryable_error,
 )
 from penstock.instrumentation.vllm.compat.nixl_worker import (
@@ -70,6 +71,7 @@ __all__ = [
     "open_factors",
     "placeholder_fields",
     "preempt_dropping",
+    "request_error",
     "retryable_error",
     "scheduler_differences",
     "speculative_factors",
