@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
+from penstock.rules import NO_POLICY
 
 from tests.support.ec.fake_ec import LEFT
 from tests.support.engine.recorder import policy
@@ -135,6 +136,18 @@ def test_counts_once(drained: bool, engine: Engine, recorder: Recorder) -> None:
     # The request is gone: whose the missing block was is not known any more.
     assert counted(recorder) == ([("lost", 0), ("lost", 1)], [("", 0, 1)])
     assert not recorder.take("load_outcome")
+
+
+def test_vanilla_keeps_the_poison(engine: Engine) -> None:
+    """Without a policy the blocks that were not loaded stay in vLLM's prefix cache."""
+    runtime.policy.swap(NO_POLICY, 2.0)
+    loading, scheduled, outputs = load_and_break(engine)
+    engine.fail(outputs)
+    engine.abort_all()
+    del scheduled
+    engine.scheduler.add_request(request("next", first=400))
+    engine.update(*engine.work())
+    assert engine.cached(loading) == STORED
 
 
 def test_nothing_is_kept_for_a_failed_step(engine: Engine, recorder: Recorder) -> None:
