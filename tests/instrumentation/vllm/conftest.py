@@ -52,7 +52,7 @@ def make_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[...,
         *,
         role: str = "kv_consumer",
         own: str = "fail",
-        hybrid: bool = False,
+        hybrid: bool | str = False,
         pictures: bool = False,
         chunk: int = 1024,
         **transfer: Any,
@@ -98,7 +98,7 @@ def make_ec_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[.
         rows: int = 4096,
         chunk: int = 1024,
         extra: dict[str, Any] | None = None,
-        hybrid: bool = False,
+        hybrid: bool | str = False,
         **transfer: Any,
     ) -> Any:
         config = schedulers.vllm_config(tmp_path, **transfer)

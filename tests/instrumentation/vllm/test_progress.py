@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from tests.support.engine.recorder import Recorder
 
     MakeScheduler = Callable[..., Any]
+
+
+@dataclass
+class Scheduled:
+    """What the counts of steps look at in a SchedulerOutput."""
+
+    total_num_scheduled_tokens: int
+
 
 BOTH = pytest.mark.parametrize("kind", ["sync", "async"])
 
@@ -66,8 +74,7 @@ def test_steps_and_requests_are_counted(kind: str, make_scheduler: MakeScheduler
 def test_results_end_steps_in_their_order() -> None:
     """With two steps under way, the result of the first moves the start, that of the second clears it."""
     steps, progress = SchedulerSteps(), Progress()
-    first, second = (SimpleNamespace(total_num_scheduled_tokens=1) for _ in range(2))
-    empty = SimpleNamespace(total_num_scheduled_tokens=0)
+    first, second, empty = Scheduled(1), Scheduled(1), Scheduled(0)
 
     def start() -> int:
         steps.fill(progress)
@@ -87,6 +94,30 @@ def test_results_end_steps_in_their_order() -> None:
     assert start() == 0
     steps.on_started()
     steps.on_scheduled(empty)
+    assert start() == 0
+    assert progress.steps == 2
+
+
+def test_a_step_without_a_result() -> None:
+    """It failed and the engine goes on: it lasts until vLLM drops its output, and the next one begins anew."""
+    steps, progress = SchedulerSteps(), Progress()
+
+    def start() -> int:
+        steps.fill(progress)
+        return progress.step_start_time_unix_nano
+
+    failed = Scheduled(1)
+    steps.on_started()
+    steps.on_scheduled(failed)
+    began = start()
+    assert began
+    del failed
+    assert start() == 0
+    steps.on_started()
+    following = Scheduled(1)
+    steps.on_scheduled(following)
+    assert start() > began
+    steps.on_updated(following)
     assert start() == 0
     assert progress.steps == 2
 

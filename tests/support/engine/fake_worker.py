@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from tests.support.engine.schedulers import BLOCK
-from tests.support.engine.versions import TELLS_FAILED_RECEIVES
+from tests.support.engine.versions import TELLS_FAILED_RECEIVES, client_text
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -63,6 +63,7 @@ class ToyEngine:
         ahead: bool,
         fails: Callable[[str, int], bool] = lambda _request, _block: False,
         by_blocks: bool = True,
+        reach: Sequence[int | None] = (),
     ) -> None:
         """Run *scheduler*.
 
@@ -71,6 +72,7 @@ class ToyEngine:
             ahead: schedule one step before the last one's output is there, as async scheduling does.
             fails: whether a load leaves garbage in the n-th block of a request.
             by_blocks: tell failed blocks by id; else only the request, as connectors of hybrid models do.
+            reach: by KV cache group, how many of the last tokens are attended to; None, and where nothing is said, all.
 
         """
         self.scheduler = scheduler
@@ -79,6 +81,7 @@ class ToyEngine:
         self._depth = 2 if ahead else 1
         self._fails = fails
         self._by_blocks = by_blocks or not TELLS_FAILED_RECEIVES
+        self._reach = reach
         self._memory: dict[tuple[int, int], int] = {}
         self._tokens: dict[str, list[int]] = {}
         self._tables: dict[str, tuple[list[int], ...]] = {}
@@ -111,7 +114,7 @@ class ToyEngine:
             for output in batch.outputs:
                 self.outputs.setdefault(output.request_id, []).extend(output.new_token_ids)
                 if output.finish_reason is not None and str(output.finish_reason) == "error":
-                    self.errors[output.request_id] = output.stop_reason
+                    self.errors[output.request_id] = client_text(output)
 
     def _execute(self, scheduled: Any) -> Any:
         self._update(scheduled)
@@ -171,7 +174,8 @@ class ToyEngine:
                 block = blocks[position // BLOCK]
                 failed = self._fails(load.request_id, position // BLOCK)
                 self._memory[group, block * BLOCK + position % BLOCK] = GARBAGE if failed else right[position]
-                if failed:
+                # The null block, of what a window has left behind, is nobody's.
+                if failed and block:
                     broken.add(block)
         return broken
 
@@ -197,12 +201,14 @@ class ToyEngine:
         return self._tokens[request_id][position]
 
     def _read(self, table: tuple[list[int], ...], length: int) -> list[int]:
-        """Return the KV of the first *length* tokens, wrong if it is wrong in any group."""
-        groups = [
-            [
+        """Return the KV of the first *length* tokens, wrong if it is wrong in any group that attends to it."""
+        reach = [*self._reach, *[None] * (len(table) - len(self._reach))]
+        kv = []
+        for at in range(length):
+            found = {
                 self._memory.get((group, blocks[at // BLOCK] * BLOCK + at % BLOCK), GARBAGE)
-                for at in range(length)
-            ]
-            for group, blocks in enumerate(table)
-        ]
-        return [each[0] if len(set(each)) == 1 else GARBAGE for each in zip(*groups, strict=True)]
+                for group, blocks in enumerate(table)
+                if (last := reach[group]) is None or at >= length - last
+            }
+            kv.append(found.pop() if len(found) == 1 else GARBAGE)
+        return kv

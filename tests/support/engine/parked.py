@@ -9,6 +9,7 @@ from penstock.instrumentation.vllm.messages.worker_report import LoadFailure, Wo
 from penstock.instrumentation.vllm.naming.peers import Peer
 
 from tests.support.engine.schedulers import PEER, REMOTE, request, step
+from tests.support.engine.versions import client_text
 
 
 def remote(peer: str = PEER, engine_id: str = "prefill-engine", request_id: str = "theirs") -> dict[str, Any]:
@@ -68,9 +69,9 @@ def serve(scheduler: Any, *requests: Any, steps: int = 50) -> None:
 
 
 def stop_reasons(outputs: dict[int, Any]) -> dict[str, Any]:
-    """Return the stop reason of each request that ended with an error in a step."""
+    """Return the stop reason of each request that ended with an error in a step, or what stands for it in a newer vLLM."""
     return {
-        output.request_id: output.stop_reason
+        output.request_id: client_text(output)
         for batch in outputs.values()
         for output in batch.outputs
         if output.finish_reason is not None and str(output.finish_reason) == "error"

@@ -30,6 +30,7 @@ with warnings.catch_warnings():
         FullAttentionSpec,
         KVCacheConfig,
         KVCacheGroupSpec,
+        MambaSpec,
         SlidingWindowSpec,
     )
     from vllm.v1.outputs import ModelRunnerOutput
@@ -95,8 +96,17 @@ def vllm_config(directory: Path, **transfer: Any) -> VllmConfig:
     return config
 
 
-def kv_cache_config(*, hybrid: bool = False, heads: int = 2) -> KVCacheConfig:
-    """Return the KV cache of one layer, or of a full and a sliding attention layer, which are two groups."""
+WINDOW = 2 * BLOCK
+"""Tokens of the window that a short prompt exceeds."""
+REACH = {"window": (None, WINDOW - 1), "mamba": (None, 1)}
+"""By kind of a hybrid cache: how many of the last tokens each group still holds the KV of; None for all."""
+
+
+def kv_cache_config(*, hybrid: bool | str = False, heads: int = 2) -> KVCacheConfig:
+    """Return the KV cache of one layer, or of two, which are two groups.
+
+    The second has a sliding window that no prompt here exceeds; with "window" one of :data:`WINDOW`, with "mamba" it is a state.
+    """
     shape: dict[str, Any] = {
         "block_size": BLOCK,
         "num_kv_heads": heads,
@@ -104,13 +114,21 @@ def kv_cache_config(*, hybrid: bool = False, heads: int = 2) -> KVCacheConfig:
         "dtype": torch.float32,
     }
     groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(**shape))]
-    if hybrid:
-        groups.append(KVCacheGroupSpec(["sliding"], SlidingWindowSpec(**shape, sliding_window=32 * BLOCK)))
+    if hybrid == "mamba":
+        state = MambaSpec(
+            block_size=BLOCK, shapes=((2, 32),), dtypes=(torch.float32,), mamba_cache_mode="align"
+        )
+        groups.append(KVCacheGroupSpec(["mamba"], state))
+    elif hybrid:
+        window = WINDOW if hybrid == "window" else 32 * BLOCK
+        groups.append(KVCacheGroupSpec(["sliding"], SlidingWindowSpec(**shape, sliding_window=window)))
     return KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=groups)
 
 
-def build(scheduler_class: Any, config: VllmConfig, *, hybrid: bool = False) -> Any:
+def build(scheduler_class: Any, config: VllmConfig, *, hybrid: bool | str = False) -> Any:
     """Return a scheduler of that class (or from that factory), as EngineCore builds it."""
+    if hybrid == "mamba":
+        config.cache_config.mamba_cache_mode = "align"
     return scheduler_class(
         vllm_config=config,
         kv_cache_config=kv_cache_config(hybrid=hybrid),

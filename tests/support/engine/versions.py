@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import pytest
+from penstock.instrumentation.vllm.recovery.client_error import PREFIX
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
@@ -33,6 +34,7 @@ __all__ = [
     "TELLS_FAILED_RECEIVES",
     "VERSION",
     "KVConnectorTransferResults",
+    "client_text",
     "connector_output",
     "encoder_output",
     "from_version",
@@ -50,6 +52,12 @@ def connector_output(**fields: Any) -> Any:
     if not TELLS_FAILED_RECEIVES:
         fields.pop("failed_recving", None)
     return KVConnectorOutput(**fields)
+
+
+def client_text(output: Any) -> Any:
+    """Return what the API process gets to know of why a request failed, as an earlier vLLM's stop reason has it."""
+    error = getattr(output, "error", None)
+    return output.stop_reason if error is None else f"{PREFIX}{error.message}"
 
 
 def encoder_output(report: Any) -> Any:

@@ -163,40 +163,54 @@ def run_step(
 
     """
     scheduled = scheduler.schedule()
-    reports = []
-    for connector in workers:
-        connector.bind_connector_metadata(scheduled.kv_connector_metadata)
-        # Until 0.29 all loads begin before the model runs.
-        before = getattr(scheduled, "has_sync_kv_loads", True)
-        if before:
-            connector.start_load_kv(context)
-        for layer in layers:
-            connector.wait_for_layer_load(layer)
-            kept = context.no_compile_layers[layer].kv_cache if context is not None else None
-            connector.save_kv_layer(layer, kept, None)
-        if not before:
-            connector.start_load_kv(context)
-        connector.wait_for_save()
-        results = transfer_results(connector, scheduled.finished_req_ids)
-        broken = connector.get_block_ids_with_load_errors()
-        reports.append((results, broken, connector.build_connector_worker_meta()))
-        connector.clear_connector_metadata()
-    return scheduler.update_from_output(scheduled, _output(scheduler, scheduled, reports))
+    answers = [work(connector, scheduled, layers, context) for connector in workers]
+    return scheduler.update_from_output(scheduled, answered(scheduler, scheduled, _combined(answers)))
 
 
-def _output(scheduler: Any, scheduled: Any, reports: Sequence[Any]) -> Any:
+def work(connector: Any, scheduled: Any, layers: Sequence[str] = ("layer",), context: Any = None) -> Any:
+    """Do a step of one rank; return what it tells the scheduler about its connector (``KVConnectorOutput``)."""
+    connector.bind_connector_metadata(scheduled.kv_connector_metadata)
+    # Until 0.29 all loads begin before the model runs.
+    before = getattr(scheduled, "has_sync_kv_loads", True)
+    if before:
+        connector.start_load_kv(context)
+    for layer in layers:
+        connector.wait_for_layer_load(layer)
+        kept = context.no_compile_layers[layer].kv_cache if context is not None else None
+        connector.save_kv_layer(layer, kept, None)
+    if not before:
+        connector.start_load_kv(context)
+    connector.wait_for_save()
+    results = transfer_results(connector, scheduled.finished_req_ids)
+    output = connector_output(
+        finished_sending=results.finished_sending,
+        finished_recving=results.finished_recving,
+        failed_recving=results.failed_recving,
+        invalid_block_ids=connector.get_block_ids_with_load_errors(),
+        kv_connector_worker_meta=connector.build_connector_worker_meta(),
+    )
+    connector.clear_connector_metadata()
+    return output
+
+
+def _combined(answers: Sequence[Any]) -> Any:
     """Combine the ranks' answers as vLLM's aggregator does for a step in which they agree."""
     output = connector_output(finished_sending=set(), finished_recving=set(), failed_recving=set())
-    for results, broken, metadata in reports:
-        output.finished_sending |= results.finished_sending
-        output.finished_recving |= results.finished_recving
+    for answer in answers:
+        output.finished_sending |= answer.finished_sending
+        output.finished_recving |= answer.finished_recving
         if TELLS_FAILED_RECEIVES:
-            output.failed_recving |= results.failed_recving
-        output.invalid_block_ids |= broken
-        own = output.kv_connector_worker_meta
+            output.failed_recving |= answer.failed_recving
+        output.invalid_block_ids |= answer.invalid_block_ids
+        own, metadata = output.kv_connector_worker_meta, answer.kv_connector_worker_meta
         output.kv_connector_worker_meta = (
             metadata if own is None or metadata is None else own.aggregate(metadata)
         )
+    return output
+
+
+def answered(scheduler: Any, scheduled: Any, output: Any) -> Any:
+    """Return the model's answer to a step, with the workers' *output*: a token for each request that is due one."""
     ids = list(scheduled.num_scheduled_tokens)
     requests = scheduler.requests
     return ModelRunnerOutput(

@@ -161,16 +161,20 @@ class RequestCounts:
 class SchedulerSteps:
     """Runs on the scheduler's thread; nothing here raises. A step costs three readings of the clock at most.
 
-    vLLM hands the results in in the order of the steps, so that the result of the last step ends all.
+    vLLM hands the results in in the order of the steps, so that the result of the last step ends all. A step that failed and after which
+    the engine goes on (``--enable-fault-tolerance``) has none: it ends when vLLM drops its output.
     """
 
     def __init__(self) -> None:
         self._steps = 0
         self._start_ns = 0
-        self._last: Any = None
+        self._last: weakref.ref[Any] | None = None
 
     def on_started(self) -> None:
         """Record that the scheduler puts a step together."""
+        last = self._last
+        if last is not None and last() is None:
+            self._last, self._start_ns = None, 0
         if not self._start_ns:
             self._start_ns = time.time_ns()
 
@@ -178,13 +182,14 @@ class SchedulerSteps:
         """Record the step that was put together; one without a token is none."""
         if output.total_num_scheduled_tokens:
             self._steps += 1
-            self._last = output
+            self._last = weakref.ref(output)
         elif self._last is None:
             self._start_ns = 0
 
     def on_updated(self, output: Any) -> None:
         """Record that the result of the step with that scheduler's *output* is applied."""
-        if output is self._last:
+        last = self._last
+        if last is not None and last() is output:
             self._last, self._start_ns = None, 0
         elif self._start_ns and output.total_num_scheduled_tokens:
             # Another step is under way behind it.
@@ -193,4 +198,5 @@ class SchedulerSteps:
     def fill(self, progress: Progress) -> None:
         """Add the steps. Any thread."""
         progress.steps = self._steps
-        progress.step_start_time_unix_nano = self._start_ns
+        last, start_ns = self._last, self._start_ns
+        progress.step_start_time_unix_nano = 0 if last is not None and last() is None else start_ns

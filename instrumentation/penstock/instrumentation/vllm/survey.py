@@ -64,7 +64,7 @@ def survey(disabled: Collection[str] = ()) -> list[HookReport]:
         _report(
             "client_error",
             c.COMPONENT_FRONTEND,
-            functools.partial(fit_of, ClientErrorHook()),
+            _client_error,
             disabled,
         ),
     ]
@@ -102,6 +102,12 @@ def _mooncake() -> Fit:
     except (ImportError, AttributeError) as error:
         raise _NotUsedError("this vLLM has no such connector") from error
     return fit_of(MooncakeHook(worker))
+
+
+def _client_error() -> Fit:
+    if not ClientErrorHook.is_used():
+        raise _NotUsedError(ClientErrorHook.NATIVE)
+    return fit_of(ClientErrorHook())
 
 
 def _of_connector(hook: PartHook) -> Fit:

@@ -15,7 +15,7 @@ from penstock.instrumentation.vllm.recovery.rewind import NO_BLOCK, BlockHolder,
 from tests.support.ec.fake_ec import LEFT
 from tests.support.engine.fake_worker import ToyEngine, expected
 from tests.support.engine.recorder import policy
-from tests.support.engine.schedulers import BLOCK, preempt, request
+from tests.support.engine.schedulers import BLOCK, REACH, preempt, request
 from tests.support.engine.speculating_worker import SpeculatingEngine
 from tests.support.engine.versions import VERSION, from_version
 
@@ -247,6 +247,36 @@ def test_hybrid_model(
     assert outcome.outcome == c.OUTCOME_RECOMPUTED
 
 
+@from_version(0, 31, "has no hybrid models that tell failed loads")
+@KINDS
+@pytest.mark.parametrize("cache", ["window", "mamba"])
+@pytest.mark.parametrize("waits", [False, True], ids=["in the step", "waiting"])
+@pytest.mark.parametrize("action", ["recompute", "fail"])
+def test_blocks_of_a_hybrid_model(
+    kind: str, cache: str, waits: bool, action: str, make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """Blocks in a sliding window, or a state, that were not loaded: decided by the policy, and no poison is found later."""
+    scheduler = make_scheduler(kind, hybrid=cache, **TOY)
+    runtime.policy.swap(policy(action), 1.0)
+    engine = ToyEngine(
+        scheduler,
+        ahead=kind == "async",
+        fails=lambda request_id, block: request_id == "first" and block == 3,
+        reach=REACH[cache],
+    )
+    other = request("other", first=499, tokens=3 * BLOCK, max_tokens=OUTPUTS)
+    first = stored("first", waits=waits)
+    engine.run(other, first)
+    later = request("later", tokens=STORED + 40, max_tokens=OUTPUTS)
+    engine.run(later)
+    right = [other, later] if action == "fail" else [other, first, later]
+    assert_right(engine, *right)
+    assert engine.errors.keys() == ({"first"} if action == "fail" else set())
+    (outcome,) = recorder.take("load_outcome", "first")
+    assert outcome.outcome == (c.OUTCOME_FAILED if action == "fail" else c.OUTCOME_RECOMPUTED)
+    assert outcome.decided_by == c.DECIDED_BY_POLICY
+
+
 @KINDS
 @pytest.mark.parametrize("hybrid", [False, True], ids=["one group", "two groups"])
 @pytest.mark.parametrize("waits", [False, True], ids=["in the step", "waiting"])
@@ -330,9 +360,12 @@ def test_what_may_be_exported_fails(
 
 
 @from_version(0, 31, "does not end for it")
-def test_vanilla_without_a_policy(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+@pytest.mark.parametrize("cache", [True, "window", "mamba"])
+def test_vanilla_without_a_policy(
+    cache: bool | str, make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
     """Without a policy a hybrid model's engine ends as vLLM ends it: nothing of ours stands in the way."""
-    scheduler = make_scheduler(own="recompute", hybrid=True, **TOY)
+    scheduler = make_scheduler(own="recompute", hybrid=cache, **TOY)
     engine = ToyEngine(scheduler, ahead=False, fails=lambda *_: True)
     with pytest.raises(RuntimeError, match="multiple KV cache groups"):
         engine.run(stored("first", waits=False))

@@ -30,6 +30,7 @@ from penstock.instrumentation.vllm.compat.failures import (
     has_failed_receive,
     has_stale_output,
     preempt_dropping,
+    request_error,
     retryable_error,
 )
 from penstock.instrumentation.vllm.compat.nixl_worker import (
@@ -40,6 +41,7 @@ from penstock.instrumentation.vllm.compat.nixl_worker import (
     speculative_factors,
     transfer_mode,
 )
+from penstock.instrumentation.vllm.compat.waiting_requests import delayed_load
 
 __all__ = [
     "MOVE_STREAM",
@@ -51,6 +53,7 @@ __all__ = [
     "child_connectors",
     "connector_differences",
     "counts_transfers_alone",
+    "delayed_load",
     "drop_output",
     "drop_stale_output",
     "encoder_differences",
@@ -68,6 +71,7 @@ __all__ = [
     "open_factors",
     "placeholder_fields",
     "preempt_dropping",
+    "request_error",
     "retryable_error",
     "scheduler_differences",
     "speculative_factors",

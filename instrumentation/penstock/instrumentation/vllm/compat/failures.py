@@ -11,6 +11,7 @@ Until 0.30: a request whose encoder outputs do not fit has no set of its own; it
 compile (:func:`errored_requests`).
 Until 0.31: vLLM has no error that a client may retry; its error of a failed generation carries the status
 (:func:`retryable_error`).
+Until 0.32: a scheduler cannot tell the API process why a request failed (:func:`request_error`).
 """
 
 from __future__ import annotations
@@ -126,6 +127,20 @@ def _with_status(base: Any) -> type[Exception]:
             self.status_code = HTTPStatus.SERVICE_UNAVAILABLE
 
     return RetryableRequestError
+
+
+def request_error(text: str) -> Any | None:
+    """Return the error of a request that the scheduler's output takes along, and that the API process answers with 503 and *text*.
+
+    None where vLLM's outputs carry none.
+    """
+    from vllm.v1.engine import EngineCoreOutput
+
+    if "error" not in EngineCoreOutput.__struct_fields__:
+        return None
+    from vllm.outputs import RequestError
+
+    return RequestError(code="penstock_load_failure", message=text, retryable=True)
 
 
 _WAITING: Final = "WAITING_FOR_REMOTE_KVS"

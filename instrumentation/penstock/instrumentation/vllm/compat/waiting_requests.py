@@ -3,6 +3,8 @@
 Until 0.30: ``_handle_blocked_waiting_request`` has another name (:class:`BlockedWaiting`).
 Until 0.31: the scheduler has no ``_set_kv_fetch_stage``, which says when a remote load makes a request wait and when it has
 come (:class:`KvFetchStages`).
+Until 0.32: a load starts in the step in which its request gets blocks; a newer vLLM may start it when a step that still uses the
+blocks has ended (:func:`delayed_load`).
 """
 
 from __future__ import annotations
@@ -75,3 +77,10 @@ class BlockedWaiting(Difference):
     def _try_promote_blocked_waiting_request(self, request: Any) -> bool:
         """Answer what vLLM asks by the old name, with Penstock's mixin in between."""
         return self._handle_blocked_waiting_request(request)
+
+
+def delayed_load(scheduler: Any, request_id: str) -> int:
+    """Return the tokens of a load that *scheduler* starts in a later step, though its request has blocks and waits; 0 for none."""
+    delayed = getattr(scheduler, "deferred_loads", None)
+    # The step it waits for, its tokens, and what vLLM counts when it starts.
+    return int(delayed[request_id][1]) if delayed and request_id in delayed else 0

@@ -264,7 +264,7 @@ class EcLoadController:
     def on_step_result(self, metadata: Any, output: Any) -> None:
         """Take back what was computed from items that the workers could not load in the step with that *metadata*."""
         self._verifier.on_checked(checked_items(output))
-        loads = self._steps.confirm(metadata) or EcStepLoads(metadata)
+        loads = self._steps.confirm(metadata) or EcStepLoads()
         failed = failed_items(output)
         if failed and self._loads is not None:
             # Its loads come before the step that computes on them.

@@ -13,6 +13,7 @@ preemption or fails; what it has in flight is dropped.
 from __future__ import annotations
 
 import time
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -115,7 +116,7 @@ class UnconfirmedEcLoads(UnconfirmedSteps[EcStepLoads]):
 
     def on_planned(self, metadata: Any, items: Iterable[ExternalItem]) -> None:
         """Expect the result of the step with that *metadata*."""
-        self.steps.append(EcStepLoads(metadata, users={each.item: {} for each in items}))
+        self.steps.append(EcStepLoads(weakref.ref(metadata), users={each.item: {} for each in items}))
 
     def after_schedule(self, output: Any) -> None:
         """Record the requests that compute on pending items in the step that was just scheduled."""

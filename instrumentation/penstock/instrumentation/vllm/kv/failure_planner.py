@@ -7,6 +7,7 @@ preempted or end before the result is in.
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,7 +59,7 @@ class UnconfirmedKvLoads(UnconfirmedSteps[UnconfirmedStep]):
         """Expect the result of the step with that *output*, if it loads something."""
         if self.allocated:
             self.allocated.clear()
-            self.steps.append(UnconfirmedStep(output))
+            self.steps.append(UnconfirmedStep(weakref.ref(output)))
 
 
 @dataclass(frozen=True, slots=True)

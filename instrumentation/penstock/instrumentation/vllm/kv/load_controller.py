@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.compat import failed_receives
+from penstock.instrumentation.vllm.compat import delayed_load, failed_receives
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
 from penstock.instrumentation.vllm.kv.decider import KvDeadlines, KvFailureDecider
 from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner, UnconfirmedKvLoads
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.rules import Policy
 
 _REWINDING: Final = frozenset({Action.RECOMPUTE, Action.AUTO})
+_WAITING_FOR_KV: Final = "WAITING_FOR_REMOTE_KVS"
 _LEFT_OUT: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_EVICTED)
 
 
@@ -137,14 +138,24 @@ class KvLoadController:
 
     def on_allocated(self, request: Any, external_tokens: int) -> None:
         """Record that a request got its blocks, to load *external_tokens* into them or none."""
+        request_id = request.request_id
+        # A load that vLLM starts only now, steps after the request got its blocks (``on_waiting``).
+        late = request.status.name == _WAITING_FOR_KV
+        if not late or not self._transfers.is_open(request_id):
+            self._on_load(request, external_tokens)
+        if external_tokens:
+            if not late:
+                self.unconfirmed.on_allocated(request_id)
+            self.verifier.on_load_begun(request_id)
+
+    def _on_load(self, request: Any, external_tokens: int) -> None:
+        """Record that a request has blocks, to load *external_tokens* into them or none."""
         record = self._observer.record_of(request)
         record.stays_local = False
         if external_tokens:
             self._begin_load(record, external_tokens)
             self._peers.on_load_begun(record)
             self._transfers.on_load_started(request.request_id, record.local_tokens, external_tokens)
-            self.unconfirmed.on_allocated(request.request_id)
-            self.verifier.on_load_begun(request.request_id)
 
     def attach(self, metadata: Any, output: Any) -> None:
         """Put the orders for the workers on a step's *metadata*; *output* is the scheduler's."""
@@ -161,10 +172,13 @@ class KvLoadController:
         place = KvStepLoads.place_in(self._scheduler.connector, request.request_id)
         return peer_at(place, self._observer.record_of(request).peer)
 
-    def on_waiting(self, request_id: str) -> None:
-        """Start the deadline of a request that waits for its load."""
-        self.deadlines.on_waiting(request_id)
-        self.unconfirmed.on_waiting(request_id)
+    def on_waiting(self, request: Any) -> None:
+        """Start the deadline of a request that waits for its load; one that starts later has begun as far as clocks and records go."""
+        tokens = delayed_load(self._scheduler, request.request_id)
+        if tokens:
+            self._on_load(request, tokens)
+        self.deadlines.on_waiting(request.request_id)
+        self.unconfirmed.on_waiting(request.request_id)
 
     def after_schedule(self, output: Any) -> None:
         """Record whether the step that was just scheduled loads something itself."""

@@ -1,21 +1,23 @@
 """The error that a client gets for a request that had to fail because of its KV or encoder outputs: 503 and why, not a bare 500.
 
-The scheduler writes the text into the error output's ``stop_reason``, which vLLM carries to the API process and does
-not use for errors. There, the finish reason ``error`` gets the text as a string subclass, which passes every serving class
-unchanged until ``_raise_if_error`` sees it. Only what a policy, a quarantine, a budget or a deadline decided gets a text:
+From 0.33 on vLLM's outputs carry an error of the request, and its API process answers with it. Until 0.32 the scheduler writes the
+text into the error output's ``stop_reason``, which vLLM carries to the API process and does not use for errors. There, the finish
+reason ``error`` gets the text as a string subclass, which passes every serving class unchanged until ``_raise_if_error`` sees it.
+Only what a policy, a quarantine, a budget or a deadline decided gets a text:
 without a policy vLLM's own answer stays as it is.
 """
 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.hooks import Part, Patch, Requirement
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.compat import errored_requests, retryable_error
+from penstock.instrumentation.vllm.compat import errored_requests, request_error, retryable_error
 from penstock.instrumentation.vllm.requests import MODE_WORDS
 
 if TYPE_CHECKING:
@@ -87,23 +89,51 @@ class FailingRequests(dict[str, str]):
                 if output.finish_reason is not None and str(output.finish_reason) == _ERROR:
                     reason = self.pop(output.request_id, None)
                     if reason is not None:
-                        output.stop_reason = PREFIX + reason
+                        _attach(output, reason)
         for request_id in [each for each in self if each not in self._scheduler.requests]:
             del self[request_id]
+
+
+def _attach(output: Any, reason: str) -> None:
+    error = request_error(reason)
+    if error is None:
+        output.stop_reason = PREFIX + reason
+    else:
+        output.error = error
+
+
+@dataclass(frozen=True)
+class _Carrier:
+    """That vLLM itself carries no error of a request to the API process."""
+
+    def unmet(self) -> str:
+        """Return what it does; empty if it carries none."""
+        return "" if request_error("") is None else ClientErrorHook.NATIVE
 
 
 class ClientErrorHook:
     """Makes the API process answer 503 with the scheduler's text, streaming or not, for each of n choices.
 
     In a stream whose headers are out it is the error event that carries the code and the text. To be installed in the API
-    process only: what it patches is imported nowhere else.
+    process only: what it patches is imported nowhere else. Of no use where vLLM does it.
+
+    Attributes:
+        NATIVE: why it is of no use.
+
     """
+
+    NATIVE: Final = "vLLM answers with a request's own error"
 
     name = "client_error"
     component = c.COMPONENT_FRONTEND
 
     def __init__(self) -> None:
         self._patch = Patch()
+
+    @staticmethod
+    def is_used() -> bool:
+        """Return whether this vLLM needs it."""
+        return not _Carrier().unmet()
 
     def requires(self) -> Iterable[Need | Part]:
         """Return the methods that are patched, and the error that they raise."""
@@ -112,6 +142,7 @@ class ClientErrorHook:
         from vllm.v1.engine.output_processor import RequestState
 
         return [
+            _Carrier(),
             Requirement(
                 RequestState, "_new_completion_output", ("token_ids", "finish_reason", "stop_reason")
             ),

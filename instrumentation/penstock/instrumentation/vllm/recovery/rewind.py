@@ -19,6 +19,7 @@ from penstock.instrumentation.vllm.compat import child_connectors, preempt_dropp
 from penstock.rules import Outcome
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
@@ -213,12 +214,13 @@ class UnconfirmedStep:
     """A step that loads something, and whose result is not in.
 
     Attributes:
-        key: the object that its result comes with.
+        key: the object that its result comes with; None for a step that was not expected. When vLLM has dropped it, the step has failed:
+            what its workers told comes with a later result, if at all (``ft_defer_kv_connector_outputs`` of 0.33).
         freed: blocks of requests that were preempted or ended since it was scheduled.
 
     """
 
-    key: Any
+    key: weakref.ref[Any] | None = None
     freed: list[FreedBlocks] = field(default_factory=list)
 
 
@@ -251,10 +253,17 @@ class UnconfirmedSteps(Generic[_Step]):
     def confirm(self, key: Any) -> _Step | None:
         """Return the step with that *key*, and forget it and those before it; None if it is not known.
 
-        Results come in the order in which the steps were scheduled.
+        Results come in the order in which the steps were scheduled. That of another step ends what waits for failed ones in front: what
+        their workers told came with it.
         """
-        if any(step.key is key for step in self.steps):
-            while (step := self.steps.popleft()).key is not key:
+        if key is not None and any(_key_of(step) is key for step in self.steps):
+            while _key_of(step := self.steps.popleft()) is not key:
                 pass
             return step
+        while self.steps and _key_of(self.steps[0]) is None:
+            self.steps.popleft()
         return None
+
+
+def _key_of(step: UnconfirmedStep) -> Any:
+    return step.key() if step.key is not None else None

@@ -150,7 +150,7 @@ class SchedulerSession:
             self.observer.on_ready(request.request_id, c.DEFERRAL_REASON_REMOTE_KV)
             self.observer.on_load_ended(request.request_id)
         elif stage == "in_progress" and runtime.active:
-            self.loads.on_waiting(request.request_id)
+            self.loads.on_waiting(request)
             self.observer.on_deferred(request, c.DEFERRAL_REASON_REMOTE_KV)
             # Blocks of the local prefix are hashed; what is loaded is not, until it has come.
             blocks = sum(each.block_hash is None for each in self._blocks_of(request))

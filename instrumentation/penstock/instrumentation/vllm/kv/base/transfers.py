@@ -123,6 +123,10 @@ class KvTransfers:
         """Record that a request loads *tokens* after *local_tokens*."""
         self._open[request_id] = _OpenLoad(local_tokens, tokens)
 
+    def is_open(self, request_id: str) -> bool:
+        """Return whether a load of a request has begun and not finished."""
+        return request_id in self._open
+
     def on_load_finished(self, request_id: str) -> None:
         """Forget a load that is finished on all ranks, or whose request is finished."""
         self._open.pop(request_id, None)
@@ -220,7 +224,9 @@ class KvTransfers:
                 own |= broken.blocks.intersection(blocks[load.local // size : end])
             if own:
                 load.failed_ranks.add(broken.rank)
-                missing[request_id, broken.rank] = _MissingBlocks(broken.connector, len(own))
+                # Two reports of a rank come in one result, if its step failed and the engine goes on.
+                known = missing.get((request_id, broken.rank), _MissingBlocks(broken.connector))
+                missing[request_id, broken.rank] = _MissingBlocks(broken.connector, known.blocks + len(own))
                 unassigned -= own
         if unassigned:
             # Their request is finished.
