@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.hooks import Extension, Part, Requirement
 from penstock.instrumentation.vllm.compat import child_connectors
 from penstock.instrumentation.vllm.connector_factory import ConnectorFactoryHook
-from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvWorkers
+from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvWorkers, LMCacheLookups, uses_server
 from penstock.instrumentation.vllm.kv.nixl import NixlWorkers
 from penstock.instrumentation.vllm.kv.scheduler_mixin import SchedulerSideMixin, WorkerSideMixin
 
@@ -68,6 +68,8 @@ class KvConnectorHook(ConnectorFactoryHook):
             self.swaps.swap(each, SchedulerSideMixin)
             if not child_connectors(each):
                 each._penstock_step = KvStepLoads(each)
+                if uses_server(each):
+                    each._penstock_lookups = LMCacheLookups(each)
 
     def on_worker_side(self, config: Any, connector: Any) -> None:
         """Put an observer on the connector and its children."""
