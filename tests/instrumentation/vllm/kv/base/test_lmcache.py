@@ -137,12 +137,14 @@ def test_loads_that_a_request_reports_by_itself() -> None:
 def test_an_adapter_that_does_not_say(recorder: Recorder) -> None:
     """Of older LMCache and of vLLM's own: nothing is claimed; a server without an address is unknown."""
     for adapter in (None, SimpleNamespace()):
-        LMCacheLookups(SimpleNamespace(scheduler_adapter=adapter)).on_nothing_found("r")
+        LMCacheLookups(SimpleNamespace(scheduler_adapter=adapter), "L").on_nothing_found("r")
         notes = LMCacheNotes(SimpleNamespace(worker_adapter=adapter), rank=0)
         notes.on_results(SimpleNamespace(finished_recving={"r"}, failed_recving=set()))
         assert not notes.reasons
     assert not recorder.take("transfer_failure")
-    LMCacheLookups(SimpleNamespace(scheduler_adapter=SimpleNamespace(is_healthy=False))).on_nothing_found("r")
+    LMCacheLookups(
+        SimpleNamespace(scheduler_adapter=SimpleNamespace(is_healthy=False)), "L"
+    ).on_nothing_found("r")
     (failure,) = recorder.take("transfer_failure")
     assert (failure.peer.address, failure.error_text) == ("unknown", "LMCache's server does not answer")
 
@@ -152,7 +154,7 @@ def test_told_requests_are_bounded(recorder: Recorder, monkeypatch: pytest.Monke
     monkeypatch.setattr(lmcache, "_TOLD_MAX", 2)
     adapter = Adapter()
     adapter.die()
-    lookups = LMCacheLookups(SimpleNamespace(scheduler_adapter=adapter))
+    lookups = LMCacheLookups(SimpleNamespace(scheduler_adapter=adapter), "L")
     for name in ("a", "b", "c", "b"):
         lookups.on_nothing_found(name)
     assert len(recorder.take("transfer_failure")) == len("abc")

@@ -69,8 +69,8 @@ class KvWorkers:
         self._hook: KvWorkerHook | None = None
         self._mooncake = MooncakeWorkers()
 
-    def instrument(self, config: Any, connector: Any) -> None:
-        """Put the mixin over *connector*, which has no child connectors."""
+    def instrument(self, config: Any, connector: Any, name: str) -> None:
+        """Put the mixin over *connector*, which has no child connectors; *name* is what it is called in what is reported."""
         self._hook = self._hook or KvWorkerHook()
         settings = runtime.settings
         if not registry.install(self._hook, settings.hooks_disabled if settings is not None else ()):
@@ -84,10 +84,10 @@ class KvWorkers:
         notes: WorkerNotes | None = (
             LMCacheNotes(connector, rank)
             if uses_server(connector)
-            else self._mooncake.instrument(connector, rank)
+            else self._mooncake.instrument(connector, name, rank)
         )
         observer = KvObserver(
-            type(connector).__name__,
+            name,
             rank,
             place=place,
             jobs=adapter,

@@ -39,9 +39,9 @@ def silent_servers(adapter: Any) -> list[str]:
 class LMCacheLookups:
     """The look-ups of one connector in the scheduler, on its thread."""
 
-    def __init__(self, connector: Any) -> None:
-        """Watch *connector*, whose adapter holds the state of its servers."""
-        self._connector = type(connector).__name__
+    def __init__(self, connector: Any, name: str) -> None:
+        """Watch *connector*, called *name*, whose adapter holds the state of its servers."""
+        self._connector = name
         self._adapter: Any = getattr(connector, "scheduler_adapter", None)
         self._told: dict[str, None] = {}
 

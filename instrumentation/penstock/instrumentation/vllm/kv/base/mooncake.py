@@ -53,7 +53,7 @@ class MooncakeObserver:
     """
 
     def __init__(self, connector: str, rank: int) -> None:
-        """Observe the worker of a connector, by its class's name; the snapshot has its counts while this lives."""
+        """Observe the worker of a connector by its name; the snapshot has its counts while this lives."""
         self.reasons = LoadFailureReasons(rank)
         self.expired: deque[str] = deque(maxlen=PENDING_MAX)
         self.counts = UpstreamCounts(
@@ -231,8 +231,8 @@ class MooncakeWorkers:
     def __init__(self) -> None:
         self._hook: MooncakeHook | None = None
 
-    def instrument(self, connector: Any, rank: int) -> MooncakeObserver | None:
-        """Put the mixin over the worker of *connector*; return None if it has none or the requirements are not met."""
+    def instrument(self, connector: Any, name: str, rank: int) -> MooncakeObserver | None:
+        """Put the mixin over the worker of *connector*, called *name*; return None if it has none or the requirements are not met."""
         worker: Any = getattr(connector, "connector_worker", None)
         if not hasattr(worker, _FAILED):
             return None
@@ -241,6 +241,6 @@ class MooncakeWorkers:
         if not registry.install(self._hook, settings.hooks_disabled if settings is not None else ()):
             return None
         self._hook.swaps.swap(worker, MooncakeWorkerMixin)
-        observer = MooncakeObserver(type(connector).__name__, rank)
+        observer = MooncakeObserver(name, rank)
         worker._penstock_mooncake = observer
         return observer

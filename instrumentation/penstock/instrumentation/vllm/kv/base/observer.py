@@ -63,7 +63,7 @@ class KvObserver:
     """The transfers of one connector in one worker. Runs on the worker's thread.
 
     Attributes:
-        connector: the name of its class.
+        connector: the name of its class, with a number if a MultiConnector has several of it.
         calls: vLLM's calls into it.
 
     """
@@ -80,7 +80,7 @@ class KvObserver:
         """Observe a connector.
 
         Args:
-            connector: the name of its class.
+            connector: its name (:class:`KvObserver`).
             rank: the worker's rank in its engine.
             place: where it saves to, ``host`` or ``disk``; empty if unknown.
             jobs: reads its asynchronous transfers; None if it reports none.
