@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1 import common_pb2 as c
 
-from demo.common.steps import PROMPT
+from demo.common.steps import PROMPT, until
 from tests.support.engine.bench import new_name
 from tests.support.kv.extra_connectors import needs_extra_connectors, vllm_counters
 from tests.support.kv.lmcache import CHUNK, CacheServer
@@ -115,6 +115,28 @@ def test_the_server_is_killed_between_look_up_and_load(
     assert (failure.connector, failure.channel) == (CONNECTOR, c.CHANNEL_KV)
     assert failure.mode == c.FAILURE_MODE_LOAD
     assert failure.blocks > 0
+    assert failure.error_type == c.ERROR_TYPE_TIMEOUT
+    assert failure.error_text.startswith("LMCache's server does not answer")
     decided = cache.event("load_outcome", name).load_outcome
     assert (decided.outcome, decided.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_POLICY)
     assert decided.tokens_recomputed > 0
+
+
+def test_a_server_that_is_gone_is_no_miss(cache: CacheBench, caches: dict[str, CacheServer]) -> None:
+    """After the test above: each look-up is a failed one with the server as the peer, and the prompt is computed."""
+    name = new_name("lmcache")
+    expected = ask(cache.plain, _prompt(name)).completion
+
+    answer = ask(cache.observed, _prompt(name), name)
+
+    assert answer.completion == expected
+    failure = cache.failure(name)
+    assert (failure.connector, failure.channel) == (CONNECTOR, c.CHANNEL_KV)
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_PROBE, c.ERROR_TYPE_TIMEOUT)
+    assert failure.peer.address == caches["observed"].address
+    assert failure.error_text.startswith("LMCache's server does not answer: tcp://")
+    assert not cache.events("load_outcome", name)
+    told = {"channel": "kv", "connector": CONNECTOR, "mode": "probe", "peer": caches["observed"].address}
+    assert cache.value("penstock_transfer_failures_total", **told) >= 1
+    said = f"peer {caches['observed'].address} does not answer in time"
+    until(lambda: said in cache.agent.ctl("diagnose").output, "The judge does not name the server")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 from penstock.proto.v1 import common_pb2 as c
+from penstock.proto.v1.events_pb2 import LEASE_ENDING_EXPIRED
 
 from demo.common.agent import Agent
 from demo.common.processes import free_port
@@ -22,7 +24,7 @@ from tests.support.kv.peers import signal_group, stopped
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.proto.v1.events_pb2 import TransferFailure
+    from penstock.proto.v1.events_pb2 import Event, TransferFailure
 
 pytestmark = [pytest.mark.engine, needs_extra_connectors]
 
@@ -162,6 +164,44 @@ def test_a_sick_peer_is_quarantined(mooncake: Bench) -> None:
     decided = mooncake.event("load_outcome", names[1]).load_outcome
     assert (decided.outcome, decided.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_QUARANTINE)
     assert not mooncake.events("transfer_failure", names[1])
+
+
+def _doctor(mooncake: Bench) -> str:
+    return mooncake.agent.ctl("doctor").output
+
+
+def test_a_prompt_that_nobody_reads(mooncake: Bench) -> None:
+    """Prefill gives its blocks up after its own time: an expired lease on both sides, and vLLM counts as many as the hooks."""
+    pair, name = mooncake.observed, new_name("mc")
+    pair.prefilled(_prompt(name), name)
+
+    def expired() -> list[Event]:
+        pair.computed("Wake up.")  # an idle engine does not look at its leases
+        return mooncake.events("transfer_failure", name)
+
+    (event,) = until(expired, "The lease does not expire")
+    assert event.transfer_failure.mode == c.FAILURE_MODE_EXPIRED
+    assert event.transfer_failure.direction == c.DIRECTION_SEND
+    closed = mooncake.event("lease_closed", name).lease_closed
+    assert closed.ending == LEASE_ENDING_EXPIRED
+    until(
+        lambda: "engine prefill/0: vLLM's own counters agree: 1 expired lease" in _doctor(mooncake),
+        lambda: f"doctor does not compare prefill's counters:\n{_doctor(mooncake)}",
+    )
+    assert "vLLM counts" not in _doctor(mooncake)
+
+
+def test_failed_loads_are_as_many_as_vllm_counts(mooncake: Bench) -> None:
+    """Decode's doctor compares them."""
+    pair, name = mooncake.observed, new_name("mc")
+    lost = {"remote_engine_id": "nobody", "remote_bootstrap_addr": f"http://{LOOPBACK}:{free_port()}"}
+    pair.load(name, _prompt(name), {**pair.prefilled(_prompt(name)), **lost})
+    mooncake.failure(name)
+    until(
+        lambda: re.search(r"engine decode/0: vLLM's own counters agree: \d+ failed load", _doctor(mooncake)),
+        lambda: f"doctor does not compare decode's counters:\n{_doctor(mooncake)}",
+    )
+    assert "vLLM counts" not in _doctor(mooncake)
 
 
 def test_a_peer_killed_in_mid_load(mooncake: Bench) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
+import time
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 from tests.support.engine.versions import KVConnectorTransferResults
@@ -18,6 +21,7 @@ with warnings.catch_warnings():
         MooncakeConnectorWorker,
         MooncakeXferResponse,
         PullReqMeta,
+        SendBlockMeta,
     )
     from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.stats import MooncakeKVConnectorStats
 
@@ -32,13 +36,14 @@ class ToyMooncake(ToyMover):
             self.connector_worker = _worker()
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        """Tell of the pulls that have ended."""
+        """Tell of the pulls that have ended, and of the leases that were read or ran out."""
         del finished_req_ids
         ended = self.connector_worker.finished_recving_reqs
         received = set(ended)
         ended.clear()
+        sent = asyncio.run(self.connector_worker.fetch_finished_sending_reqs())
         return KVConnectorTransferResults(
-            finished_sending=set(), finished_recving=received, failed_recving=set()
+            finished_sending=sent, finished_recving=received, failed_recving=set()
         )
 
     def get_block_ids_with_load_errors(self) -> set[int]:
@@ -48,8 +53,19 @@ class ToyMooncake(ToyMover):
 
 
 def toy_mooncake() -> dict[str, Any]:
-    """Return the KVTransferConfig of a decode engine with it."""
-    return mover("ToyMooncake", kv_role="kv_consumer", kv_connector_module_path=__name__)
+    """Return the KVTransferConfig of an engine with it."""
+    return mover("ToyMooncake", kv_role="kv_both", kv_connector_module_path=__name__)
+
+
+def lease(worker: Any, request_id: str, seconds: float) -> None:
+    """Let the blocks of an ended request wait for their reader; negative *seconds*: it is too late by so many."""
+    worker.reqs_need_send[f"transfer-{request_id}"] = SendBlockMeta(
+        p_req_id=request_id,
+        transfer_id=f"transfer-{request_id}",
+        local_block_ids=[[1]],
+        ready=asyncio.Event(),
+        expire_time=time.perf_counter() + seconds,
+    )
 
 
 def pull(request_id: str, blocks: list[int], bootstrap: str = "") -> dict[str, PullReqMeta]:
@@ -88,6 +104,10 @@ def _worker() -> Any:
     # vLLM 0.33: nothing is registered, so there is no layout to name.
     worker._kv_layout_id, worker._acked_layout_peers = 0, set()
     worker._invalid_block_ids = queue.Queue()
-    worker.finished_recving_reqs = set()
+    worker.finished_recving_reqs, worker.finished_sending_reqs = set(), set()
+    worker.reqs_need_send = {}
+    # What Mooncake answers to each write.
+    worker.code = 0
+    worker.engine = SimpleNamespace(batch_transfer_sync_write=lambda *_: worker.code)
     worker.xfer_stats = MooncakeKVConnectorStats()
     return worker

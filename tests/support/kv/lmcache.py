@@ -47,6 +47,11 @@ class CacheServer:
         )
         self._link = Link(port, sees=self._sees)
 
+    @property
+    def address(self) -> str:
+        """Where engines reach it."""
+        return self._link.address
+
     def wait_ready(self) -> None:
         """Wait until it serves.
 

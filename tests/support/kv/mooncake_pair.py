@@ -22,6 +22,9 @@ TOKENS = 12
 # The reader of a dead peer waits for 60 s more than this; it is for the peer to give up first.
 _READER_SECONDS = -56
 
+# How long prefill keeps blocks that nobody reads.
+_LEASE_SECONDS = 30
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -45,11 +48,12 @@ class Pair:
             self._engine_id.append(known["0"]["engine_id"])
         return self._engine_id[0]
 
-    def prefilled(self, prompt: str) -> dict[str, Any]:
-        """Compute a prompt on prefill, which keeps its blocks; return what decode is to be told."""
+    def prefilled(self, prompt: str, name: str = "") -> dict[str, Any]:
+        """Compute a prompt on prefill, which keeps its blocks; return what decode is to be told. *name*: as in :meth:`load`."""
         transfer_id = uuid.uuid4().hex
         params = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer_id}
-        done = complete(self.prefill.url, prompt, max_tokens=1, kv_transfer_params=params)
+        headers = {"X-Request-Id": name} if name else {}
+        done = complete(self.prefill.url, prompt, max_tokens=1, kv_transfer_params=params, headers=headers)
         assert done.status == 200, done.text
         return {
             "do_remote_decode": False,
@@ -112,7 +116,12 @@ def _start(logs: Path, endpoint: str) -> Pair:
             name, transfer, logs=logs, endpoint=endpoint, module=extra_connectors.STANDIN, env=env
         )
 
-    prefill = server("prefill", "kv_producer", VLLM_MOONCAKE_BOOTSTRAP_PORT=str(port))
+    prefill = server(
+        "prefill",
+        "kv_producer",
+        VLLM_MOONCAKE_BOOTSTRAP_PORT=str(port),
+        VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT=str(_LEASE_SECONDS),
+    )
     try:
         decode = server("decode", "kv_consumer", VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT=str(_READER_SECONDS))
     except BaseException:

@@ -51,6 +51,7 @@ def _engine(**fields: Any) -> admin.Engine:
 
 
 _LATE = {"name": "num_notifications_after_expiry", "connector": "NixlConnector"}
+_MOONCAKE = {"name": "num_failed_recvs", "connector": "MooncakeConnector"}
 _DRILL = admin.Drill(
     id="drill-1",
     spec={"author": "bob@host"},
@@ -177,6 +178,11 @@ def test_an_engine_that_was_stopped_is_not_expected(
         (
             {"source": {"upstream_counts": [{"name": "num_of_tomorrow", "upstream": 1, "seen": 0}]}},
             WRONG, "vLLM counts 1 num_of_tomorrow (num_of_tomorrow), penstock 0", "trust vLLM's own: penstock",
+        ),
+        (
+            {"source": {"upstream_counts": [{**_MOONCAKE, "upstream": 2, "seen": 0}]}},
+            WRONG, "engine-core: vLLM counts 2 failed loads (num_failed_recvs), penstock 0, since the process began",
+            "trust vLLM's own (vllm:mooncake_num_failed_recvs_total, of vLLM 0.33 and newer): penstock misses some",
         ),
     ],
 )  # fmt: skip

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.proto.v1 import admin_pb2 as admin
+    from penstock.proto.v1.snapshot_pb2 import UpstreamCount
 
 _CHOSEN = "disabled by PENSTOCK_HOOKS_DISABLED"
 _NOT_USED = "not used by this engine"
@@ -31,6 +32,11 @@ _WORDS: Final = {
     "num_failed_handshakes": ("failed handshake", "vllm:nixl_num_failed_transfers_total"),
     "num_failed_notifications": ("failed notification", "vllm:nixl_num_failed_notifications_total"),
     "num_failed_transfers": ("failed transfer", "vllm:nixl_num_failed_transfers_total"),
+}
+_MOONCAKE_WORDS: Final = {
+    "num_failed_recvs": "failed load",
+    "num_failed_transfers": "failed write",
+    "num_kv_expired_reqs": "expired lease",
 }
 
 
@@ -250,7 +256,7 @@ def upstream_findings(engine: admin.Engine, subject: str) -> Iterator[Finding]:
     differ = False
     for source in engine.sources:
         for row in source.upstream_counts if source.connected else ():
-            noun, metric = _WORDS.get(row.name, (row.name, ""))
+            noun, metric = _counter_words(row)
             agreed[noun] += row.upstream
             if row.upstream == row.seen:
                 continue
@@ -267,3 +273,10 @@ def upstream_findings(engine: admin.Engine, subject: str) -> Iterator[Finding]:
     if agreed and not differ:
         counts = ", ".join(text.count(number, noun) for noun, number in agreed.items())
         yield Finding(OK, subject, f"vLLM's own counters agree: {counts}")
+
+
+def _counter_words(row: UpstreamCount) -> tuple[str, str]:
+    """Return what a counter counts, one of them, and vLLM's metric of it, where there is one."""
+    if row.connector.startswith("Mooncake") and row.name in _MOONCAKE_WORDS:
+        return _MOONCAKE_WORDS[row.name], f"vllm:mooncake_{row.name}_total, of vLLM 0.33 and newer"
+    return _WORDS.get(row.name, (row.name, ""))

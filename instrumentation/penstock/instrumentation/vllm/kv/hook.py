@@ -6,12 +6,13 @@ is instrumented more deeply (``kv/nixl``).
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.hooks import Extension, Part, Requirement
 from penstock.instrumentation.vllm.compat import child_connectors
 from penstock.instrumentation.vllm.connector_factory import ConnectorFactoryHook
-from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvWorkers
+from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvWorkers, LMCacheLookups, uses_server
 from penstock.instrumentation.vllm.kv.nixl import NixlWorkers
 from penstock.instrumentation.vllm.kv.scheduler_mixin import SchedulerSideMixin, WorkerSideMixin
 
@@ -64,23 +65,43 @@ class KvConnectorHook(ConnectorFactoryHook):
     def on_scheduler_side(self, connector: Any) -> None:
         """Put the mixin over the connector and its children."""
         # A MultiConnector builds its children without the factory; each takes its own metadata.
+        names = _names(connector)
         for each in _with_children(connector):
             self.swaps.swap(each, SchedulerSideMixin)
             if not child_connectors(each):
                 each._penstock_step = KvStepLoads(each)
+                if uses_server(each):
+                    each._penstock_lookups = LMCacheLookups(each, names[id(each)])
 
     def on_worker_side(self, config: Any, connector: Any) -> None:
         """Put an observer on the connector and its children."""
+        names = _names(connector)
         for each in _with_children(connector):
             observer = self._nixl.instrument(each)
             if observer is not None:
                 self.swaps.swap(each, WorkerSideMixin)
                 each._penstock_worker = observer
             elif not child_connectors(each):
-                self._workers.instrument(config, each)
+                self._workers.instrument(config, each, names[id(each)])
 
 
 def _with_children(connector: Any) -> Iterable[Any]:
     yield connector
     for child in child_connectors(connector):
         yield from _with_children(child)
+
+
+def _names(connector: Any) -> dict[int, str]:
+    """Return the name of each connector that moves something, by its ``id``: its class's, with a number if it has several.
+
+    vLLM adds the statistics of a ``MultiConnector``'s children of one class up, by the name of the class; it stays theirs.
+    """
+    movers = [each for each in _with_children(connector) if not child_connectors(each)]
+    classes = Counter(type(each).__name__ for each in movers)
+    numbers: Counter[str] = Counter()
+    names = {}
+    for each in movers:
+        name = type(each).__name__
+        names[id(each)] = name if classes[name] == 1 else f"{name}.{numbers[name]}"
+        numbers[name] += 1
+    return names

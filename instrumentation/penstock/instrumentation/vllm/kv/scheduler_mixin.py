@@ -13,7 +13,7 @@ from penstock.instrumentation.vllm.kv.nixl import compatibility
 from penstock.instrumentation.vllm.messages import WorkerReport
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.kv.base import KvStepLoads
+    from penstock.instrumentation.vllm.kv.base import KvStepLoads, LMCacheLookups
     from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
     from penstock.instrumentation.vllm.kv.nixl import NixlObserver
     from penstock.instrumentation.vllm.requests import SchedulerObserver
@@ -41,11 +41,12 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
     """Over a connector in the scheduler.
 
     The scheduler's session sets itself on the outermost connector. The hook sets the loads of the step that is being put together on
-    those that move something themselves.
+    those that move something themselves, and what watches look-ups on those whose look-ups can fail unseen.
     """
 
     _penstock: KvSession | None = None
     _penstock_step: KvStepLoads | None = None
+    _penstock_lookups: LMCacheLookups | None = None
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int, *args: Any, **kwargs: Any
@@ -57,6 +58,10 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         if step is not None and result[0] and runtime.active:
             with _GUARD:
                 step.on_match(request.request_id, waits=bool(result[1]))
+        lookups = self._penstock_lookups
+        if lookups is not None and result[0] is not None and runtime.active:
+            with _GUARD:
+                (lookups.on_found if result[0] else lookups.on_nothing_found)(request.request_id)
         if session is None:
             return result
         observer = session.observer
@@ -114,6 +119,9 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         if step is not None:
             with _GUARD:
                 step.on_finished(request.request_id)
+        if self._penstock_lookups is not None:
+            with _GUARD:
+                self._penstock_lookups.on_finished(request.request_id)
         if session is not None and runtime.active:
             with _GUARD:
                 session.loads.forget_peer(request)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec import EcFailure, EcListener
     from penstock.instrumentation.vllm.naming import Peer
     from vllm.config import VllmConfig
+    from vllm.distributed.ec_transfer.ec_connector.metrics import ECConnectorStats
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.outputs import ECConnectorOutput
     from vllm.v1.request import Request
@@ -178,6 +179,19 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
         report = connector_output.ec_connector_worker_meta
         if self._consumer is not None and isinstance(report, StepReport):
             self._consumer.on_report(report.loaded)
+
+    def get_ec_connector_stats(self) -> ECConnectorStats | None:
+        """Return what was moved and asked since the last call. The scheduler's side knows all; a worker's has none."""
+        data = None if self._consumer is None else self._consumer.take_statistics()
+        return None if data is None else self.build_ec_connector_stats(data)
+
+    @classmethod
+    def build_ec_connector_stats(cls, data: dict[str, Any] | None = None) -> ECConnectorStats:
+        """Return the statistics that hold *data*."""
+        # Not in every vLLM, and only who asks for them needs them.
+        from penstock.instrumentation.vllm.zmq_ec.statistics import ZmqECConnectorStats
+
+        return ZmqECConnectorStats(data)
 
     def request_finished(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
         """Return where a producer's items can be fetched; nothing is kept for the request."""

@@ -1,8 +1,12 @@
-"""Why a load of MooncakeConnector failed: vLLM's own worker asks peers over real sockets, and its reason comes to the scheduler."""
+"""What MooncakeConnector's worker knows and vLLM only logs: why a load failed, which leases ran out, which writes failed.
+
+It is vLLM's own worker; it asks peers over real sockets. What it counts is compared with what the hooks have seen.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +24,7 @@ from penstock.instrumentation.vllm.naming.failure_modes import Failure
 from demo.common.processes import free_port
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, request
-from tests.support.kv.fake_mooncake import pull, toy_mooncake
+from tests.support.kv.fake_mooncake import lease, pull, toy_mooncake
 from tests.support.kv.fake_mover import run_step, worker
 
 with warnings.catch_warnings():
@@ -203,3 +207,87 @@ def test_a_failure_is_reported_once(loading: tuple[Any, Any, list[int]], recorde
     run_step(scheduler, [connector])
     (failure,) = recorder.take("transfer_failure")
     assert (failure.mode, failure.error_text) == (c.FAILURE_MODE_LOAD, "transfer error")
+
+
+def counted(recorder: Recorder) -> dict[str, tuple[int, int]]:
+    """Return vLLM's number and the hooks' for each counter in the snapshot."""
+    rows = recorder.snapshot().upstream_counts
+    assert {(row.connector, row.rank) for row in rows} <= {("ToyMooncake", 0)}
+    return {row.name: (row.upstream, row.seen) for row in rows}
+
+
+def test_failed_loads_are_as_many_as_vllm_counts(
+    loading: tuple[Any, Any, list[int]], recorder: Recorder
+) -> None:
+    """Each request once, however often vLLM reports it."""
+    _, connector, blocks = loading
+    host = connector.connector_worker
+    metas = pull("r", blocks) | pull("s", blocks)
+    host._handle_failed_recv(metas, ["r", "r", "s"], "transfer error")
+    host._handle_failed_recv(metas, ["s"], "transfer error")
+    host.get_kv_connector_stats()
+    assert counted(recorder) == {"num_failed_recvs": (2, 2)}
+
+
+def test_a_lease_that_runs_out(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """A failure and a failed send, not a read; one that was read is as before."""
+    scheduler = make_scheduler(**toy_mooncake())
+    connector = worker(scheduler.vllm_config)
+    host = connector.connector_worker
+    for name in ("late", "read", "waiting"):
+        params = {"keeps": True, "do_remote_decode": True}
+        scheduler.add_request(request(name, max_tokens=1, params=params))
+    run_step(scheduler, [connector])
+    lease(host, "late", seconds=-1.0)
+    lease(host, "waiting", seconds=60.0)
+    host.finished_sending_reqs.add("read")
+    run_step(scheduler, [connector])
+    host.get_kv_connector_stats()
+
+    (failure,) = recorder.take("transfer_failure")
+    assert recorder.take("transfer_failure", "late") == [failure]
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_EXPIRED, c.ERROR_TYPE_TIMEOUT)
+    assert (failure.direction, failure.peer.address) == (c.DIRECTION_SEND, "unknown")
+    endings = {name: recorder.take("lease_closed", name)[0].ending for name in ("late", "read")}
+    assert endings == {"late": c.LEASE_ENDING_EXPIRED, "read": c.LEASE_ENDING_READ}
+    assert not recorder.take("lease_closed", "waiting")
+    sent = {each["request_id"]: each["result"] for each in recorder.transfers}
+    assert sent == {"late": c.TRANSFER_RESULT_ERROR, "read": c.TRANSFER_RESULT_OK}
+    assert counted(recorder) == {"num_kv_expired_reqs": (1, 1)}
+    assert not recorder.take("load_outcome")
+
+
+def test_a_write_that_fails(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """Its reader's session is the peer; a good one is none."""
+    connector = worker(make_scheduler(**toy_mooncake()).vllm_config)
+    host = connector.connector_worker
+    assert host._send_blocks("10.0.0.9:7001", [1], [2], [64]) == 0
+    host.code = -1
+    assert host._send_blocks("10.0.0.9:7001", [1], [2], [64]) == -1
+    host.get_kv_connector_stats()
+    (failure,) = recorder.take("transfer_failure")
+    assert (failure.mode, failure.direction) == (c.FAILURE_MODE_TRANSFER, c.DIRECTION_SEND)
+    assert failure.peer.address == "10.0.0.9:7001"
+    assert failure.error_text == "Mooncake transfer engine returned -1"
+    assert counted(recorder) == {"num_failed_transfers": (1, 1)}
+
+
+def test_what_a_worker_does_in_a_pause(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """It is counted on neither side; the snapshot ends with the worker."""
+    connector = worker(make_scheduler(**toy_mooncake()).vllm_config)
+    host = connector.connector_worker
+    host.code = -1
+    runtime.pause("test", paused=True)
+    try:
+        host._send_blocks("10.0.0.9:7001", [1], [2], [64])
+    finally:
+        runtime.pause("test", paused=False)
+    host.get_kv_connector_stats()
+    assert counted(recorder) == {}
+    host._send_blocks("[fd00::9]:7001", [1], [2], [64])
+    host.get_kv_connector_stats()
+    assert counted(recorder) == {"num_failed_transfers": (1, 1)}
+    assert [each.peer.address for each in recorder.take("transfer_failure")] == ["[fd00::9]:7001"]
+    del connector, host
+    gc.collect()
+    assert counted(recorder) == {}

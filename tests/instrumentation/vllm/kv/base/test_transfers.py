@@ -245,6 +245,21 @@ def test_the_children_of_a_multi_connector(make_scheduler: MakeScheduler, record
     assert not isinstance(connector, KvWorkerMixin)
 
 
+def test_two_tiers_of_one_class(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """Each has a number, in the order of the configuration; to vLLM both keep the name of their class."""
+    scheduler = make_scheduler(**multi(mover(), mover("OtherMover"), mover()))
+    connector = worker(scheduler.vllm_config)
+    first, other, second = child_connectors(connector)
+    assert {type(each).__name__ for each in (first, second)} == {"ToyMover"}
+    scheduler.add_request(request("r", max_tokens=1, params={**STORED, "keeps": True}))
+    run_step(scheduler, [connector])
+    assert told(recorder) == [("r", "ToyMover.0", 0, RECEIVE, OK, "unknown")]
+    for each in (second, other):
+        each.script.sent = {"r"}
+        run_step(scheduler, [connector])
+    assert [row[1] for row in told(recorder)[1:]] == ["ToyMover.1", "OtherMover"]
+
+
 def test_what_vllm_asks_of_a_connector_stays(pair: tuple[Any, Any]) -> None:
     """Name, module, ancestry and class methods are those of the class that vLLM built."""
     for each in (pair[0].connector, pair[1]):

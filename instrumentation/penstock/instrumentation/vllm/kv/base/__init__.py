@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.vllm.kv.base.hook import KvWorkerHook, KvWorkers, MooncakeHook
+from penstock.instrumentation.vllm.kv.base.hook import KvWorkerHook, KvWorkers
+from penstock.instrumentation.vllm.kv.base.lmcache import LMCacheLookups, uses_server
+from penstock.instrumentation.vllm.kv.base.mooncake import MooncakeHook
 from penstock.instrumentation.vllm.kv.base.transfers import KvStepLoads, KvTransfers
 
 __all__ = [
@@ -10,5 +12,7 @@ __all__ = [
     "KvTransfers",
     "KvWorkerHook",
     "KvWorkers",
+    "LMCacheLookups",
     "MooncakeHook",
+    "uses_server",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from penstock.instrumentation.vllm.kv.base.connector_adapters import JobAdapter
-    from penstock.instrumentation.vllm.messages import KvLoad, LoadFailureReasons
+    from penstock.instrumentation.vllm.messages import KvLoad, LoadFailureReasons, LoadReason
 
 TRANSFERS_MAX: Final = 4_096
 """Finished transfers that wait for the scheduler's next step; more are dropped and counted."""
@@ -41,11 +41,29 @@ LOADS_IN_FLIGHT_MAX: Final = 8_192
 """Asynchronous loads whose start time is kept; the oldest is forgotten beyond that."""
 
 
+class WorkerNotes(Protocol):
+    """What the worker of some connectors knows beyond the base interface."""
+
+    @property
+    def reasons(self) -> LoadFailureReasons:
+        """Why loads failed."""
+
+    @property
+    def expired(self) -> Collection[str]:
+        """Requests whose lease ran out."""
+
+    def on_results(self, results: Any) -> None:
+        """Note what *results* say, which vLLM's ``get_transfer_results`` returned in this step."""
+
+    def drain(self) -> tuple[tuple[LoadReason, ...], tuple[str, ...]]:
+        """Return the reasons and the expired leases since the last call."""
+
+
 class KvObserver:
     """The transfers of one connector in one worker. Runs on the worker's thread.
 
     Attributes:
-        connector: the name of its class.
+        connector: the name of its class, with a number if a MultiConnector has several of it.
         calls: vLLM's calls into it.
 
     """
@@ -57,16 +75,16 @@ class KvObserver:
         *,
         place: str = "",
         jobs: JobAdapter | None = None,
-        reasons: LoadFailureReasons | None = None,
+        notes: WorkerNotes | None = None,
     ) -> None:
         """Observe a connector.
 
         Args:
-            connector: the name of its class.
+            connector: its name (:class:`KvObserver`).
             rank: the worker's rank in its engine.
             place: where it saves to, ``host`` or ``disk``; empty if unknown.
             jobs: reads its asynchronous transfers; None if it reports none.
-            reasons: the reasons of failed loads; None if it reports none.
+            notes: what the connector's worker knows besides; None if that is nothing.
 
         """
         self.connector = connector
@@ -74,7 +92,7 @@ class KvObserver:
         self._rank = rank
         self._place = place
         self._jobs = JobTable(jobs) if jobs is not None else None
-        self._reasons = reasons
+        self._notes = notes
         self._loads: tuple[KvLoad, ...] = ()
         self._start_ns = 0
         self._waited_ns = 0
@@ -134,6 +152,8 @@ class KvObserver:
         for load in loads:
             if not load.waits:
                 self._queue(self._received(load, self._start_ns, self._waited_ns))
+        if self._notes is not None:
+            self._notes.on_results(results)
         now = time.time_ns()
         failed: Collection[str] = results.failed_recving
         for request_id in results.finished_recving:
@@ -141,9 +161,10 @@ class KvObserver:
             if waiting is not None:
                 load, start = waiting
                 self._queue(self._received(load, start, now - start, failed=request_id in failed))
+        expired = frozenset(self._notes.expired if self._notes is not None else ())
         for request_id in results.finished_sending:
             # The start of a send is unknown: it may have waited for its reader.
-            self._queue(self._sent(request_id, now, 0))
+            self._queue(self._sent(request_id, now, 0, failed=request_id in expired))
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Forget loads that have ended while nothing is recorded."""
@@ -241,7 +262,13 @@ class KvObserver:
     @property
     def has_news(self) -> bool:
         """Whether there is anything to report to the scheduler."""
-        return bool(self._finished or self._started or self._broken or self._reasons)
+        notes = self._notes
+        return bool(
+            self._finished
+            or self._started
+            or self._broken
+            or (notes is not None and (notes.reasons or notes.expired))
+        )
 
     def report(self, inner: Any) -> Any:
         """Return the worker metadata of this step for the scheduler; *inner* is the connector's own.
@@ -252,12 +279,14 @@ class KvObserver:
             return None
         if inner is not None and self._jobs is not None:
             self._add_finished_jobs(self._jobs, inner)
+        reasons, expired = self._notes.drain() if self._notes is not None else ((), ())
         report = WorkerReport(
             began=tuple(self._started),
             inner=inner,
             moves=tuple(self._finished),
             broken=tuple(self._broken),
-            reasons=self._reasons.drain() if self._reasons is not None else (),
+            reasons=reasons,
+            expired=expired,
         )
         self._started, self._finished, self._broken = [], [], []
         return report

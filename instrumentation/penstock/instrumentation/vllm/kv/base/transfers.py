@@ -168,7 +168,7 @@ class KvTransfers:
             record.connector = transfer.connector
         if broken is not None:
             yield from self._failed(transfer.request_id, transfer.rank, broken, transfer)
-        elif transfer.failed:
+        elif transfer.failed and transfer.loads:
             yield from self._failed(
                 transfer.request_id, transfer.rank, _MissingBlocks(transfer.connector), transfer
             )

@@ -1,7 +1,8 @@
 """vLLM's own counters of a NIXL worker, and how many of the same events the hooks have seen.
 
 vLLM hands a worker's statistics over at the end of each step (``NixlKVConnectorStats``), and its ``vllm:nixl_*`` metrics are
-their sums. What the hooks see is counted between two of these moments, so both numbers are of the same events.
+their sums. What the hooks see is counted between two of these moments, so both numbers are of the same events. Workers of
+Mooncake have the same (``kv/base/mooncake.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 LATE: Final = "num_notifications_after_expiry"
 EXPIRED: Final = "num_kv_expired_reqs"
@@ -48,15 +49,18 @@ class UpstreamCounts:
 
     """
 
-    def __init__(self, interruptions: int | None, *, incomparable: Collection[str] = ()) -> None:
+    def __init__(
+        self, interruptions: int | None, *, names: Sequence[str] = _NAMES, incomparable: Collection[str] = ()
+    ) -> None:
         """Begin to count.
 
         Args:
             interruptions: of the runtime; None where the hooks are passive.
+            names: vLLM's names of the counters.
             incomparable: names under which this vLLM counts something else.
 
         """
-        self._names = [name for name in _NAMES if name not in incomparable]
+        self._names = [name for name in names if name not in incomparable]
         self.totals: tuple[UpstreamCount, ...] = ()
         self._watched_since = interruptions
         self._lock = threading.Lock()

@@ -1,13 +1,16 @@
-"""Reports probes, transfers and failures to an ``EcListener``; asks which of them fault drills hit."""
+"""Reports probes, transfers and failures to an ``EcListener`` and to vLLM's statistics; asks which of them fault drills hit."""
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.orders import SLOW
 from penstock.instrumentation.vllm.ec import EcTransfer
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,14 +21,61 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
 
 
+SAMPLES_MAX: Final = 4_096
+"""Transfers whose seconds and bytes wait for vLLM's next step; those beyond that are not in its statistics."""
+
+_PROBES: Final = {
+    c.PROBE_RESULT_HIT: "num_probe_hits",
+    c.PROBE_RESULT_MISS: "num_probe_misses",
+    c.PROBE_RESULT_ERROR: "num_failed_probes",
+}
+
+
+class StepStatistics:
+    """What was moved and asked since vLLM's last step (``statistics.py``). Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._moved: list[tuple[float, int]] = []
+        self._counts: Counter[str] = Counter()
+
+    def add_transfer(self, seconds: float, size: int) -> None:
+        """Add a transfer that brought its item."""
+        with self._lock:
+            if len(self._moved) < SAMPLES_MAX:
+                self._moved.append((seconds, size))
+
+    def count(self, name: str) -> None:
+        """Count something else."""
+        with self._lock:
+            self._counts[name] += 1
+
+    def take(self) -> dict[str, Any] | None:
+        """Return what was added since the last call; None for nothing."""
+        if not self._moved and not self._counts:
+            return None  # most steps: they cost this look
+        with self._lock:
+            moved, self._moved = self._moved, []
+            counts, self._counts = self._counts, Counter()
+        seconds, sizes = [each[0] for each in moved], [each[1] for each in moved]
+        return {"transfer_duration": seconds, "bytes_transferred": sizes, **counts}
+
+
 class Reporter:
-    """Calls *observer* if it is set, which may happen at any time. On the fetcher's thread, of early copies on the scheduler's."""
+    """Calls *observer* if it is set, which may happen at any time. On the fetcher's thread, of early copies on the scheduler's.
+
+    Attributes:
+        statistics: vLLM's own, of the same events; they need no observer.
+
+    """
 
     def __init__(self) -> None:
         self.observer: EcListener | None = None
+        self.statistics = StepStatistics()
 
     def probe(self, attempt: Attempt, producer: Producer, result: int, sent_ns: int) -> None:
         """Report the result of a probe."""
+        self.statistics.count(_PROBES.get(result, "num_failed_probes"))
         if self.observer is not None:
             wanted = attempt.wanted
             self.observer.probed(
@@ -64,14 +114,21 @@ class Reporter:
 
     def transfer(self, attempt: Attempt, *, ok: bool) -> None:
         """Report the end of a transfer."""
-        if self.observer is None or attempt.source is None or attempt.content is None:
+        if attempt.source is None or attempt.content is None:
+            return
+        end_ns = time.time_ns()
+        if ok:
+            self.statistics.add_transfer((end_ns - attempt.began_ns) / NANOS, attempt.content.size)
+        else:
+            self.statistics.count("num_failed_transfers")
+        if self.observer is None:
             return
         self.observer.received(
             EcTransfer(
                 attempt.wanted.item,
                 attempt.source.peer,
                 attempt.began_ns,
-                time.time_ns(),
+                end_ns,
                 attempt.content.size if ok else 0,
                 ok,
                 attempt.wanted.request_id,

@@ -97,6 +97,10 @@ class ConsumerScheduler:
         self._loads: dict[str, LoadOrder] = {}
         self._unavailable: set[str] = set()
 
+    def take_statistics(self) -> dict[str, Any] | None:
+        """Return what was moved and asked since the last call, as vLLM's statistics name it; None for nothing."""
+        return self._reporter.statistics.take()
+
     def observe(self, observer: EcListener) -> None:
         """Report to *observer* from now on; it also decides about failed loads."""
         self._reporter.observer = observer
