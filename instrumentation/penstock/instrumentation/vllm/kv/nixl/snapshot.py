@@ -165,7 +165,7 @@ class NixlSnapshot:
                 if other.is_accused:
                     status.other_addresses.add(
                         address=other.peer.address,
-                        owner=other.owner,  # type: ignore[arg-type]
+                        owner=other.owner,
                         transfers=other.transfers,
                         first_time_unix_nano=other.first_ns,
                     )
