@@ -13,6 +13,7 @@ from penstock.proto.v1.common_pb2 import (
     ROLE_DECODE,
     ROLE_PREFILL,
 )
+from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
 _FIXED = "fixed-by-the-manifest"
@@ -137,5 +138,5 @@ def test_an_engine_that_was_at_an_address_before() -> None:
     whole = PeerStatus()
     add_status(whole, PeerStatus(peer={"address": "p:5600", "engine_id": "new"}, connected=True))
     add_status(whole, PeerStatus(peer={"address": "p:5600", "engine_id": "old"}, handshake_error_text="gone"))
-    add_status(whole, PeerStatus(peer={"address": "p:5600"}, quarantine=2))
+    add_status(whole, PeerStatus(peer={"address": "p:5600"}, quarantine=QUARANTINE_STATE_OPEN))
     assert (whole.peer.engine_id, whole.handshake_error_text, whole.quarantine) == ("new", "", 2)
