@@ -12,7 +12,7 @@ from tests.support.agent.batches import PEER
 from tests.support.agent.diagnosed import calm, decided, failed, verdict_of
 
 _WORST_LAST = (
-    "OK", "QUARANTINED", "SLOW", "FAILING", "INCOMPATIBLE", "UNREACHABLE", "LOST", "WRONG_ENGINE", "HANGING", "OTHER_WEIGHTS",
+    "OK", "QUARANTINED", "SLOW", "FAILING", "INCOMPATIBLE", "UNREACHABLE", "LOST", "WRONG_ENGINE", "HANGING", "OTHER_WEIGHTS", "SHARED_ID",
 )  # fmt: skip
 
 

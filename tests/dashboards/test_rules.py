@@ -34,6 +34,7 @@ PAGES = {
     "PenstockCorruptTransfers",
     "PenstockEngineDark",
     "PenstockWeightsDiffer",
+    "PenstockEngineIdShared",
 }
 
 

@@ -25,6 +25,7 @@ _ORDER: Final = (
     frozenset({admin.PEER_CONDITION_WRONG_ENGINE}),
     frozenset({admin.PEER_CONDITION_HANGING}),
     frozenset({admin.PEER_CONDITION_OTHER_WEIGHTS}),
+    frozenset({admin.PEER_CONDITION_SHARED_ID}),
 )
 _RANKS: Final[dict[int, int]] = {number: rank for rank, group in enumerate(_ORDER) for number in group}
 

@@ -139,3 +139,25 @@ def test_a_fleet_of_two_versions_is_one_cause() -> None:
         ("incompatible_pair", ""),
         ("incompatible_peer", f"b-{ROLE_PREFILL}:1"),
     ]
+
+
+def test_one_id_in_two_agents() -> None:
+    """No agent alone sees it; one engine that two agents list is none, and an agent's own two are its own."""
+
+    def prefill(server: str, began: int, address: str = "") -> admin.PairEngine:
+        one = _engine(server, ROLE_PREFILL, "aaa")
+        one.facts.kv_engine_id, one.facts.start_time_unix_nano = "fixed", began
+        one.facts.side_channel = address or one.facts.side_channel
+        return one
+
+    def said(*engines: tuple[str, admin.PairEngine]) -> list[tuple[str, str]]:
+        pairs = [(name, admin.ListPairsResponse(engines=[one])) for name, one in engines]
+        return [
+            (each.kind, each.sentence.partition(":")[0])
+            for each in causes_between_agents(pairs, [], admin.DiagnoseRequest(), _NOW)
+        ]
+
+    two = [("a", prefill("", 5, "p:1")), ("b", prefill("", 6, "q:1"))]
+    assert said(*two) == [("engine_id_shared", "engines a/0, b/0 have one connector engine id (fixed)")]
+    assert said(("a", prefill("", 5, "p:1")), ("b", prefill("", 5, "p:1"))) == []
+    assert said(("a", prefill("p", 5)), ("a", prefill("q", 5))) == []

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.agent.diagnosis.diagnose import MAX_CAUSES, diagnose, diagnose_pairs, diagnosis_message
+from penstock.agent.diagnosis.diagnose import (
+    MAX_CAUSES,
+    diagnose,
+    diagnose_pairs,
+    diagnose_shared_ids,
+    diagnosis_message,
+)
 from penstock.agent.diagnosis.facts import (
     OF_REQUESTS,
     RARE,
@@ -33,6 +39,7 @@ __all__ = [
     "WindowFold",
     "diagnose",
     "diagnose_pairs",
+    "diagnose_shared_ids",
     "diagnosis_message",
     "merge_diagnoses",
 ]

@@ -17,7 +17,7 @@ from penstock.agent.diagnosis.facts import (
     attribute,
     words,
 )
-from penstock.agent.diagnosis.rules import RULES, pair_causes
+from penstock.agent.diagnosis.rules import RULES, pair_causes, shared_causes
 from penstock.agent.diagnosis.symptoms import BLIND, under_their_causes
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import admin_pb2 as admin
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.diagnosis.facts import FoundCause
     from penstock.agent.model import EngineKey
+    from penstock.agent.pairs import SharedId
 
 MAX_CAUSES: Final = 20
 """Causes that a verdict shows, the most harmful: a reader who has more to mend begins with these."""
@@ -265,3 +266,8 @@ def diagnose_pairs(pairs: Sequence[admin.Pair], now: int) -> list[admin.Diagnose
     """Return the causes of *pairs*, of different weights and of facts that no handshake accepts; *now*: nanoseconds."""
     facts = Facts(now, Window(), Window(), pairs=pairs)
     return [cause_message(each) for each in pair_causes(facts, Attribution({}))]
+
+
+def diagnose_shared_ids(groups: Sequence[SharedId], now: int) -> list[admin.DiagnosedCause]:
+    """Return the causes of engines that have one connector engine id; *now*: nanoseconds."""
+    return [cause_message(each) for each in shared_causes(Facts(now, Window(), Window()), groups)]

@@ -22,6 +22,8 @@ _PEERS: Final = 256
 _BETWEEN: Final = "relay"
 # Two versions in one fleet are one thing, whoever sees it.
 _VERSIONS: Final = "versions_mixed"
+# Each id that several engines have is a thing of its own.
+_OWN: Final = frozenset({_VERSIONS, "engine_id_shared"})
 
 
 @dataclass(slots=True)
@@ -63,7 +65,7 @@ def merge_diagnoses(
         for cause in answer.causes:
             _add(causes, name, cause, _place(name, cause))
     for cause in between:
-        place = _place(_BETWEEN, cause) if cause.kind == _VERSIONS else (cause.kind, "", _BETWEEN)
+        place = _place(_BETWEEN, cause) if cause.kind in _OWN else (cause.kind, "", _BETWEEN)
         _add(causes, _BETWEEN, cause, place)
     _put_handshakes_below(causes)
     _fill_windows(merged, answers)

@@ -25,6 +25,7 @@ _SYMPTOMS: Final = {
     # Who has the blocks is not who was asked for them.
     "addresses_refuse": _UNREAD,
     "wrong_engine_at_address": _UNREAD,
+    "engine_id_shared": _UNREAD | {"late_reads"},
     BLIND: frozenset({"engine_away", "engine_lost", "process_lost", "entries_lost"}),
     # A peer that sends what was not asked for, such as the blocks of another request, seems to corrupt it.
     "answers_suspect": frozenset({"peer_corrupts"}),

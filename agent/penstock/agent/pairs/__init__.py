@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.pairs.fleet_pairs import MAX_PAIRS, list_pairs, slowness
+from penstock.agent.pairs.shared_ids import SharedId, add_status, shared_ids
 from penstock.agent.pairs.verdict import (
     POOL_LABEL,
     WEIGHTS_LABEL,
@@ -17,9 +18,12 @@ __all__ = [
     "POOL_LABEL",
     "WEIGHTS_LABEL",
     "PairVerdict",
+    "SharedId",
+    "add_status",
     "compare_sides",
     "list_pairs",
     "revision_of",
+    "shared_ids",
     "slowness",
     "versions_apart",
 ]

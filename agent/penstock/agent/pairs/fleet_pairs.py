@@ -13,19 +13,28 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.agent.errors import without_advice
 from penstock.agent.limits import SLOW_SPEED_RATIO
 from penstock.agent.pairs.role_pairs import Comparisons, count_pairs, may_pair, ordered, worst_pairs
+from penstock.agent.pairs.shared_ids import shared_ids
 from penstock.agent.pairs.verdict import compare_sides, geometry_of, peer_geometry, revision_of, transport_of
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.common_pb2 import CHANNEL_EC, ERROR_TYPE_INCOMPATIBLE, ERROR_TYPE_UNSPECIFIED
+from penstock.proto.v1.common_pb2 import (
+    ADDRESS_OWNER_OTHER,
+    CHANNEL_EC,
+    ERROR_TYPE_INCOMPATIBLE,
+    ERROR_TYPE_UNSPECIFIED,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from penstock.agent.pairs.shared_ids import SharedId
     from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
 MAX_PAIRS: Final = 10_000
 """Pairs of one answer; the worst stay."""
 # Bytes of one answer: what engines tell of themselves is in each of their pairs.
 _MAX_BYTES: Final = 8 << 20
+# Engines with one id that a reason names.
+_NAMED: Final = 4
 
 
 class _Known(NamedTuple):
@@ -61,6 +70,8 @@ def list_pairs(engines: Sequence[admin.PairEngine], limit: int = MAX_PAIRS) -> a
     At most *limit*, and 8 MiB of them. The time grows with the engines, their peers and the square of the kinds of
     engines; of so many kinds that their comparisons take seconds, some pairs are not looked at, and are left out.
     """
+    shared = shared_ids((engine.key, engine.role, engine.facts) for engine in engines)
+    same_ids = {each.engine_id: each for each in shared}
     known, strangers = _resolve(engines)
     met: dict[tuple[int, int], list[_Known]] = {}
     for each in known:
@@ -71,7 +82,7 @@ def list_pairs(engines: Sequence[admin.PairEngine], limit: int = MAX_PAIRS) -> a
     every = count_pairs(engines) + len(strangers)
     every += sum(not may_pair(engines[one], engines[other]) for one, other in met)
     rows = heapq.nsmallest(limit, _rows(engines, met, strangers, limit))
-    pairs = _built(engines, met, rows)
+    pairs = _built(engines, met, rows, same_ids)
     return admin.ListPairsResponse(pairs=pairs, engines=engines, left_out=every - len(pairs))
 
 
@@ -105,20 +116,39 @@ def _built(
     engines: Sequence[admin.PairEngine],
     met: Mapping[tuple[int, int], Sequence[_Known]],
     rows: Iterable[_FoundPair],
+    same_ids: Mapping[str, SharedId],
 ) -> list[admin.Pair]:
-    """Return the pairs of *rows*, as many as have room."""
+    """Return the pairs of *rows*, as many as have room; *same_ids*: those that several engines have."""
     room, pairs = _MAX_BYTES, []
     for row in rows:
         if row.peer is not None:
             pair = _stranger(engines[row.decode], row.peer)
+            _tell_shared(pair, same_ids.get(row.peer.status.peer.engine_id))
         else:
             place = row.decode, row.prefill
             pair = _pair(engines[row.decode], engines[row.prefill], met.get(place, ()))
+            _tell_shared(pair, same_ids.get(engines[row.prefill].facts.kv_engine_id))
         room -= pair.ByteSize()
         if room < 0:
             break
         pairs.append(pair)
     return pairs
+
+
+def _tell_shared(pair: admin.Pair, shared: SharedId | None) -> None:
+    """Tell of a pair whose other side has an id that others have, too, and of addresses that requests name for it."""
+    reasons = []
+    if shared is not None:
+        pair.same_id.extend(shared.keys)
+        names = " and ".join(f"{key.server}/{key.engine}" for key in shared.keys[:_NAMED])
+        if pair.HasField("peer_key"):
+            reasons.append(f"one connector engine id: {names}")
+        else:
+            reasons.append(f"not known which of {names}: they have one connector engine id")
+    for other in pair.other_addresses:
+        whose = "another engine's" if other.owner == ADDRESS_OWNER_OTHER else "not known whose"
+        reasons.append(f"requests name {other.address} ({whose}) for its id, too")
+    pair.reason = "; ".join([*reasons, *filter(None, (pair.reason,))])
 
 
 def _connected(met: Iterable[_Known]) -> bool:
@@ -133,12 +163,13 @@ def _speed(met: Iterable[_Known]) -> admin.PairSpeed:
 def _resolve(engines: Sequence[admin.PairEngine]) -> tuple[list[_Known], list[tuple[int, admin.PairPeer]]]:
     """Return the peers that are engines known here, and those that are not.
 
-    An engine id is unique; an address counts where one engine alone has it: ``localhost`` is in many pods.
+    An engine id counts before an address, of which ``localhost`` is in many pods. Of several engines with one id, the address
+    tells which it is, if it is one engine's alone; else it is not known, and the peer is none of them.
     """
-    by_id: dict[str, int] = {}
+    by_id: dict[str, set[int]] = {}
     by_address: dict[str, set[int]] = {}
     for index, engine in enumerate(engines):
-        by_id[engine.facts.kv_engine_id] = index
+        by_id.setdefault(engine.facts.kv_engine_id, set()).add(index)
         by_address.setdefault(engine.facts.side_channel, set()).add(index)
     by_id.pop("", None)
     by_address.pop("", None)
@@ -147,7 +178,9 @@ def _resolve(engines: Sequence[admin.PairEngine]) -> tuple[list[_Known], list[tu
     for index, engine in enumerate(engines):
         for peer in engine.peers:
             there = by_address.get(peer.status.peer.address, set())
-            other = by_id.get(peer.status.peer.engine_id, next(iter(there)) if len(there) == 1 else index)
+            named = by_id.get(peer.status.peer.engine_id, there)
+            found = named if len(named) == 1 else named & there
+            other = next(iter(found)) if len(found) == 1 else index
             if other != index:
                 known.append(_Known(index, other, peer))
             else:
@@ -175,6 +208,7 @@ def _pair(decode: admin.PairEngine, prefill: admin.PairEngine, met: Sequence[_Kn
     )
     if met:
         pair.peer.CopyFrom(met[0].peer.status.peer)
+        pair.other_addresses.extend(met[0].peer.status.other_addresses)
     if any(each.peer.speeds for each in met):
         pair.speed.CopyFrom(_speed(met))
     return pair
@@ -193,6 +227,7 @@ def _stranger(engine: admin.PairEngine, peer: admin.PairPeer) -> admin.Pair:
         revision=revision_of(engine.labels),
         transport=transport_of(engine),
         connected=status.connected,
+        other_addresses=status.other_addresses,
         reason="no handshake yet",
     )
     if status.connected:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.agent.diagnosis import diagnose_pairs
-from penstock.agent.pairs import versions_apart
+from penstock.agent.diagnosis import diagnose_pairs, diagnose_shared_ids
+from penstock.agent.pairs import shared_ids, versions_apart
 from penstock.agent.relay import merged_answers
 from penstock.agent.relay.merged_answers import agent_of, qualify
 from penstock.proto.v1 import admin_pb2 as admin
@@ -115,7 +115,7 @@ def causes_between_agents(
     request: admin.DiagnoseRequest,
     now: int,
 ) -> list[admin.DiagnosedCause]:
-    """Return the causes of pairs whose two ends are of two agents; none of an earlier moment, or of labels and models.
+    """Return the causes of pairs whose two ends are of two agents, and of ids that engines of two have; none of an earlier moment, or of labels and models.
 
     Args:
         pairs: the agents' ``ListPairs``, by name; their keys become those of the fleet.
@@ -128,6 +128,7 @@ def causes_between_agents(
     if request.HasField("at") or asked.labels or asked.models:
         return []
     wanted = {(key.server, key.engine) for key in asked.engines}
+    merged = merged_answers.pairs(pairs, admin.ListPairsRequest())
     seen = {
         cause.peer
         for _, each in diagnoses
@@ -137,7 +138,7 @@ def causes_between_agents(
     }
     found = [
         pair
-        for pair in merged_answers.pairs(pairs, admin.ListPairsRequest()).pairs
+        for pair in merged.pairs
         if pair.HasField("peer_key")
         and agent_of(pair.key) != agent_of(pair.peer_key)
         and (not (pair.peer.address and pair.peer.address in seen) or versions_apart(pair))
@@ -148,4 +149,10 @@ def causes_between_agents(
         untold = [each for each in cause.effects if not each.peer or each.peer not in seen]
         del cause.effects[:]
         cause.effects.extend(untold)
-    return causes
+    shared = [
+        group
+        for group in shared_ids((each.key, each.role, each.facts) for each in merged.engines)
+        if len({agent_of(key) for key in group.keys}) > 1
+        and (not wanted or {(key.server, key.engine) for key in group.keys} & wanted)
+    ]
+    return [*causes, *diagnose_shared_ids(shared, now)]

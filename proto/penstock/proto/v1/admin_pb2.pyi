@@ -33,6 +33,7 @@ class PeerCondition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PEER_CONDITION_LOST: _ClassVar[PeerCondition]
     PEER_CONDITION_WRONG_ENGINE: _ClassVar[PeerCondition]
     PEER_CONDITION_OTHER_WEIGHTS: _ClassVar[PeerCondition]
+    PEER_CONDITION_SHARED_ID: _ClassVar[PeerCondition]
 
 class PairCompatibility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -83,6 +84,7 @@ PEER_CONDITION_INCOMPATIBLE: PeerCondition
 PEER_CONDITION_LOST: PeerCondition
 PEER_CONDITION_WRONG_ENGINE: PeerCondition
 PEER_CONDITION_OTHER_WEIGHTS: PeerCondition
+PEER_CONDITION_SHARED_ID: PeerCondition
 PAIR_COMPATIBILITY_UNSPECIFIED: PairCompatibility
 PAIR_COMPATIBILITY_YES: PairCompatibility
 PAIR_COMPATIBILITY_UNKNOWN: PairCompatibility
@@ -878,7 +880,7 @@ class PairPeer(_message.Message):
     def __init__(self, status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., speeds: _Optional[_Iterable[_Union[PairSpeed, _Mapping]]] = ...) -> None: ...
 
 class Pair(_message.Message):
-    __slots__ = ("key", "peer", "peer_key", "compatible", "differences", "weights", "geometry", "peer_geometry", "revision", "peer_revision", "speed", "transport", "connected", "reason")
+    __slots__ = ("key", "peer", "peer_key", "compatible", "differences", "weights", "geometry", "peer_geometry", "revision", "peer_revision", "speed", "transport", "connected", "reason", "other_addresses", "same_id")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     PEER_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -893,6 +895,8 @@ class Pair(_message.Message):
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    OTHER_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    SAME_ID_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     peer: _common_pb2.Peer
     peer_key: _common_pb2.EngineKey
@@ -907,7 +911,9 @@ class Pair(_message.Message):
     transport: str
     connected: bool
     reason: str
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., peer_key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., compatible: _Optional[_Union[PairCompatibility, str]] = ..., differences: _Optional[_Iterable[_Union[FactDifference, _Mapping]]] = ..., weights: _Optional[_Union[PairWeights, str]] = ..., geometry: _Optional[str] = ..., peer_geometry: _Optional[str] = ..., revision: _Optional[str] = ..., peer_revision: _Optional[str] = ..., speed: _Optional[_Union[PairSpeed, _Mapping]] = ..., transport: _Optional[str] = ..., connected: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    other_addresses: _containers.RepeatedCompositeFieldContainer[_snapshot_pb2.OtherAddress]
+    same_id: _containers.RepeatedCompositeFieldContainer[_common_pb2.EngineKey]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., peer_key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., compatible: _Optional[_Union[PairCompatibility, str]] = ..., differences: _Optional[_Iterable[_Union[FactDifference, _Mapping]]] = ..., weights: _Optional[_Union[PairWeights, str]] = ..., geometry: _Optional[str] = ..., peer_geometry: _Optional[str] = ..., revision: _Optional[str] = ..., peer_revision: _Optional[str] = ..., speed: _Optional[_Union[PairSpeed, _Mapping]] = ..., transport: _Optional[str] = ..., connected: bool = ..., reason: _Optional[str] = ..., other_addresses: _Optional[_Iterable[_Union[_snapshot_pb2.OtherAddress, _Mapping]]] = ..., same_id: _Optional[_Iterable[_Union[_common_pb2.EngineKey, _Mapping]]] = ...) -> None: ...
 
 class FactDifference(_message.Message):
     __slots__ = ("fact", "value", "peer_value", "effect")

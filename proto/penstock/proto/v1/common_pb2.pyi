@@ -110,6 +110,12 @@ class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLE_DECODE: _ClassVar[Role]
     ROLE_ENCODER: _ClassVar[Role]
     ROLE_BOTH: _ClassVar[Role]
+
+class AddressOwner(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ADDRESS_OWNER_UNSPECIFIED: _ClassVar[AddressOwner]
+    ADDRESS_OWNER_SAME: _ClassVar[AddressOwner]
+    ADDRESS_OWNER_OTHER: _ClassVar[AddressOwner]
 CHANNEL_UNSPECIFIED: Channel
 CHANNEL_KV: Channel
 CHANNEL_EC: Channel
@@ -179,6 +185,9 @@ ROLE_PREFILL: Role
 ROLE_DECODE: Role
 ROLE_ENCODER: Role
 ROLE_BOTH: Role
+ADDRESS_OWNER_UNSPECIFIED: AddressOwner
+ADDRESS_OWNER_SAME: AddressOwner
+ADDRESS_OWNER_OTHER: AddressOwner
 
 class Peer(_message.Message):
     __slots__ = ("address", "engine_id", "rank")

@@ -16,6 +16,7 @@ class SuspectReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SUSPECT_REASON_MISMATCH: _ClassVar[SuspectReason]
     SUSPECT_REASON_NAN: _ClassVar[SuspectReason]
     SUSPECT_REASON_OTHER_WEIGHTS: _ClassVar[SuspectReason]
+    SUSPECT_REASON_OTHER_ENGINE: _ClassVar[SuspectReason]
 
 class LeaseEnding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -44,6 +45,7 @@ SUSPECT_REASON_FAILED_READ: SuspectReason
 SUSPECT_REASON_MISMATCH: SuspectReason
 SUSPECT_REASON_NAN: SuspectReason
 SUSPECT_REASON_OTHER_WEIGHTS: SuspectReason
+SUSPECT_REASON_OTHER_ENGINE: SuspectReason
 LEASE_ENDING_UNSPECIFIED: LeaseEnding
 LEASE_ENDING_READ: LeaseEnding
 LEASE_ENDING_EXPIRED: LeaseEnding
@@ -292,7 +294,7 @@ class Gates(_message.Message):
     def __init__(self, queue_nano: _Optional[int] = ..., handshake_queue_nano: _Optional[int] = ..., peer_nano: _Optional[int] = ..., transfer_nano: _Optional[int] = ..., recompute_nano: _Optional[int] = ..., own_prefill_nano: _Optional[int] = ..., encoder_nano: _Optional[int] = ...) -> None: ...
 
 class AnswerSuspected(_message.Message):
-    __slots__ = ("reason", "channel", "peer", "remote_request_id", "mode", "error_type", "nans_in_logits")
+    __slots__ = ("reason", "channel", "peer", "remote_request_id", "mode", "error_type", "nans_in_logits", "named", "named_owner")
     REASON_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
@@ -300,6 +302,8 @@ class AnswerSuspected(_message.Message):
     MODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_TYPE_FIELD_NUMBER: _ClassVar[int]
     NANS_IN_LOGITS_FIELD_NUMBER: _ClassVar[int]
+    NAMED_FIELD_NUMBER: _ClassVar[int]
+    NAMED_OWNER_FIELD_NUMBER: _ClassVar[int]
     reason: SuspectReason
     channel: _common_pb2.Channel
     peer: _common_pb2.Peer
@@ -307,7 +311,9 @@ class AnswerSuspected(_message.Message):
     mode: _common_pb2.FailureMode
     error_type: _common_pb2.ErrorType
     nans_in_logits: int
-    def __init__(self, reason: _Optional[_Union[SuspectReason, str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., remote_request_id: _Optional[str] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., error_type: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., nans_in_logits: _Optional[int] = ...) -> None: ...
+    named: _common_pb2.Peer
+    named_owner: _common_pb2.AddressOwner
+    def __init__(self, reason: _Optional[_Union[SuspectReason, str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., remote_request_id: _Optional[str] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., error_type: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., nans_in_logits: _Optional[int] = ..., named: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., named_owner: _Optional[_Union[_common_pb2.AddressOwner, str]] = ...) -> None: ...
 
 class Verification(_message.Message):
     __slots__ = ("channel", "peer", "ok", "mismatch", "unverified", "compared", "transferred", "reason")

@@ -320,7 +320,7 @@ class HeldBlocks(_message.Message):
     def __init__(self, holder: _Optional[_Union[BlockHolder, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., requests: _Optional[int] = ..., blocks: _Optional[int] = ..., oldest_start_time_unix_nano: _Optional[int] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
-    __slots__ = ("peer", "connected", "clock_offset_nano", "upstream_invalid", "quarantine", "quarantine_until_unix_nano", "last_active_unix_nano", "tensor_parallel_size", "block_size", "handshake_error", "handshake_error_text", "handshake_factors")
+    __slots__ = ("peer", "connected", "clock_offset_nano", "upstream_invalid", "quarantine", "quarantine_until_unix_nano", "last_active_unix_nano", "tensor_parallel_size", "block_size", "handshake_error", "handshake_error_text", "handshake_factors", "other_addresses")
     PEER_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     CLOCK_OFFSET_NANO_FIELD_NUMBER: _ClassVar[int]
@@ -333,6 +333,7 @@ class PeerStatus(_message.Message):
     HANDSHAKE_ERROR_FIELD_NUMBER: _ClassVar[int]
     HANDSHAKE_ERROR_TEXT_FIELD_NUMBER: _ClassVar[int]
     HANDSHAKE_FACTORS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     peer: _common_pb2.Peer
     connected: bool
     clock_offset_nano: int
@@ -345,7 +346,20 @@ class PeerStatus(_message.Message):
     handshake_error: _common_pb2.ErrorType
     handshake_error_text: str
     handshake_factors: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., connected: bool = ..., clock_offset_nano: _Optional[int] = ..., upstream_invalid: bool = ..., quarantine: _Optional[_Union[_events_pb2.QuarantineState, str]] = ..., quarantine_until_unix_nano: _Optional[int] = ..., last_active_unix_nano: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., block_size: _Optional[int] = ..., handshake_error: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., handshake_error_text: _Optional[str] = ..., handshake_factors: _Optional[_Iterable[str]] = ...) -> None: ...
+    other_addresses: _containers.RepeatedCompositeFieldContainer[OtherAddress]
+    def __init__(self, peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., connected: bool = ..., clock_offset_nano: _Optional[int] = ..., upstream_invalid: bool = ..., quarantine: _Optional[_Union[_events_pb2.QuarantineState, str]] = ..., quarantine_until_unix_nano: _Optional[int] = ..., last_active_unix_nano: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., block_size: _Optional[int] = ..., handshake_error: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., handshake_error_text: _Optional[str] = ..., handshake_factors: _Optional[_Iterable[str]] = ..., other_addresses: _Optional[_Iterable[_Union[OtherAddress, _Mapping]]] = ...) -> None: ...
+
+class OtherAddress(_message.Message):
+    __slots__ = ("address", "owner", "transfers", "first_time_unix_nano")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    owner: _common_pb2.AddressOwner
+    transfers: int
+    first_time_unix_nano: int
+    def __init__(self, address: _Optional[str] = ..., owner: _Optional[_Union[_common_pb2.AddressOwner, str]] = ..., transfers: _Optional[int] = ..., first_time_unix_nano: _Optional[int] = ...) -> None: ...
 
 class EngineFacts(_message.Message):
     __slots__ = ("model", "role", "role_guessed", "vllm_version", "kv_connector", "kv_role", "kv_engine_id", "kv_load_failure_policy", "ec_connector", "ec_role", "tensor_parallel_size", "data_parallel_size", "block_size", "num_gpu_blocks", "async_scheduling", "scheduler_class", "start_time_unix_nano", "side_channel", "labels", "compatibility_hash", "compatibility_factors", "faults_allowed", "pipeline_parallel_size", "transfer_mode", "kv_cache_dtype", "weights", "kv_heads", "latent_attention", "hybrid")

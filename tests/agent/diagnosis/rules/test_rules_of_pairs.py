@@ -328,3 +328,75 @@ def test_of_two_peers_in_trouble_none_is_known_to_be_the_one_that_vanished() -> 
     log = [*calm(), failed("bad", 60), failed("bad-2", 60, "b:1")]
     kinds = [cause.kind for cause in verdict_of(log, **_killed(None)).causes]
     assert sorted(kinds) == ["engine_lost", "peer_refuses", "peer_refuses"]
+
+
+def _prefill(server: str, address: str, **facts: Any) -> admin.Engine:
+    values = {"kv_connector": "NixlConnector", "kv_engine_id": "fixed", "side_channel": address, "role": 1}
+    return engine(server, common.ROLE_PREFILL, facts={**values, **facts})
+
+
+def test_engines_with_one_id_before_traffic() -> None:
+    """Their facts are enough; answers that came of it are counted, whichever of the two was read."""
+    engines = [engine(), _prefill("p", PEER), _prefill("q", "q:1")]
+    (cause,) = verdict_of(calm(), engines=engines).causes
+    assert (cause.kind, cause.peer, cause.confidence) == ("engine_id_shared", "", Confidence.CERTAIN)
+    assert cause.sentence.startswith("engines p/0, q/0 have one connector engine id (fixed): ")
+    assert [each.fact for each in cause.evidence][:2] == [
+        f"engine p/0: side channel {PEER}",
+        "engine q/0: side channel q:1",
+    ]
+    assert cause.commands == ("agentctl diff engine p/0 q/0", "agentctl get pairs -o wide")
+
+    pair = _pair(other_addresses=[{"address": "q:1", "owner": common.ADDRESS_OWNER_OTHER}])
+    suspects = _suspect(events.SUSPECT_REASON_OTHER_ENGINE, 2)
+    (cause,) = verdict_of(calm(), engines=engines, pairs=[pair], suspects=suspects).causes
+    assert cause.requests == 2
+    assert cause.evidence[2].fact == "2 answers of the window may be wrong: requests d-0, d-1"
+    assert cause.commands[0] == "agentctl get suspects --since 10m"
+
+
+def test_an_engine_that_was_replaced_shares_no_id() -> None:
+    """The one before is not connected."""
+    gone = engine(
+        "p", common.ROLE_PREFILL, connected=False, said_goodbye=True, facts=_prefill("p", PEER).facts
+    )
+    assert (
+        verdict_of(calm(), engines=[engine(), gone, _prefill("q", "q:1")]).answer == VerdictKind.NOTHING_WRONG
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "confidence", "words"),
+    [
+        (
+            common.ADDRESS_OWNER_OTHER,
+            Confidence.CERTAIN,
+            "have one connector engine id: engine decode/0 reads from",
+        ),
+        (common.ADDRESS_OWNER_UNSPECIFIED, Confidence.POSSIBLE, "who is there is not known"),
+    ],
+)
+def test_an_id_that_requests_give_two_addresses(owner: int, confidence: Confidence, words: str) -> None:
+    """The reader's agent alone knows it, of engines that it does not know."""
+    other = {"address": "q:1", "owner": owner, "transfers": 3, "first_time_unix_nano": at(60)}
+    pair = _pair(other_addresses=[other])
+    pair.ClearField("peer_key")
+    late = failed("p-0", 60, mode=common.FAILURE_MODE_LATE_READ)
+    (cause,) = [
+        each for each in verdict_of([*calm(), late], pairs=[pair]).causes if each.kind == "engine_id_shared"
+    ]
+    assert (cause.peer, cause.confidence, cause.since) == (PEER, confidence, at(60))
+    assert words in cause.sentence
+    assert cause.evidence[1].fact == f"3 loads read {PEER} instead"
+    assert bool(cause.alternatives) == (confidence == Confidence.POSSIBLE)
+
+
+def test_answers_of_an_id_that_is_shared_no_more() -> None:
+    """They stay wrong."""
+    suspects = _suspect(events.SUSPECT_REASON_OTHER_ENGINE, 2)
+    for each in suspects:
+        each.seen.FromNanoseconds(at(60))
+    verdict = verdict_of(calm(), suspects=suspects)
+    (cause,) = verdict.causes
+    assert verdict.answer == VerdictKind.NOTHING_WRONG
+    assert (cause.kind, cause.peer, cause.until, cause.requests) == ("engine_id_shared", PEER, at(60), 2)

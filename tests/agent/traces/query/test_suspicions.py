@@ -169,3 +169,26 @@ def test_blocks_of_other_weights(entries: Any, closing: dict[str, Any], expected
     assert OTHER not in [
         each.reason for each in suspicions(running, weights=lambda _: "it read other weights")
     ]
+
+
+@pytest.mark.parametrize(
+    ("owner", "words"),
+    [
+        (common.ADDRESS_OWNER_OTHER, "named q:1 (another engine)"),
+        (common.ADDRESS_OWNER_UNSPECIFIED, "named q:1 (who is there is not known)"),
+    ],
+)
+def test_blocks_of_another_engine_with_the_same_id(owner: int, words: str) -> None:
+    """The engine knows which it has read, and which its request named."""
+    told = event(
+        "answer_suspected",
+        DECODE,
+        reason=events.SUSPECT_REASON_OTHER_ENGINE,
+        peer={"address": "p:1"},
+        named={"address": "q:1"},
+        named_owner=owner,
+    )
+    facts = RequestFacts.of(DECODE, [EventEntry(DECODE_CORE, each) for each in (closed_decode(), told)])
+    (found,) = suspicions(facts)
+    assert found.reason == events.SUSPECT_REASON_OTHER_ENGINE
+    assert words in found.evidence

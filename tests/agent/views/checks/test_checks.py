@@ -11,6 +11,7 @@ from penstock.agent.views.checks.cause_checks import Judgement, check_causes
 from penstock.agent.views.checks.findings import NOTE, OK, WRONG
 from penstock.agent.views.checks.order_checks import Orders, check_orders
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
 _NOW = 1_800_000_000
@@ -550,3 +551,36 @@ def test_an_order_that_is_a_cause_is_named_once() -> None:
     drill = admin.Drill(id="drill-11", spec={"author": "bob@host"})
     found = list(check_orders(Orders([_DRILL, drill], [_ORDER, other]), [], _NOW, told))
     assert [each.subject for each in found] == ["drill drill-11", "peer p:2"]
+
+
+def _advertising(server: str, address: str, role: int = common.ROLE_PREFILL, **fields: Any) -> admin.Engine:
+    facts = {"model": "tiny", "kv_connector": "NixlConnector", "side_channel": address}
+    return _engine(key={"server": server, "engine": "0"}, role=role, **{"facts": facts, **fields})
+
+
+def _of_addresses(*engines: admin.Engine) -> list[tuple[str, str, str]]:
+    found = check_agent(_status(), engines, _NOW)
+    return [(each.level, each.subject, each.what) for each in found if "advertises" in each.what]
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "0.0.0.0", "[::1]"])
+def test_a_side_channel_that_others_cannot_reach_is_a_note(host: str) -> None:
+    """In one pod it is as it should be, and nobody reads from a decode engine."""
+    ((level, subject, what),) = _of_addresses(
+        _advertising("p", f"{host}:5600"), _advertising("d", f"{host}:5601", common.ROLE_DECODE)
+    )
+    assert (level, subject) == (NOTE, "engine p/0")
+    assert what.startswith(f"advertises {host}:5600 as its side channel: only engines in the same pod")
+
+
+def test_an_address_that_two_engines_advertise_is_wrong() -> None:
+    """Who is asked for one may answer for the other; engines that are away, or that nobody reads from, claim nothing."""
+    ((level, subject, what),) = _of_addresses(
+        _advertising("p", "10.0.0.1:5600"), _advertising("q", "10.0.0.1:5600")
+    )
+    assert (level, subject) == (WRONG, "engine p/0")
+    assert what.startswith("advertises 10.0.0.1:5600 as its side channel, as q/0 does")
+    away = _advertising("q", "10.0.0.1:5600", connected=False)
+    assert _of_addresses(_advertising("p", "10.0.0.1:5600"), away) == []
+    decodes = [_advertising(name, "10.0.0.1:5600", common.ROLE_DECODE) for name in "de"]
+    assert _of_addresses(*decodes) == []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.admin.lookups import DifferentWeights, clock_offsets, key_message, role_of
 from penstock.agent.metrics import SIZE_CLASSES
 from penstock.agent.model import EngineKey
-from penstock.agent.pairs import list_pairs
+from penstock.agent.pairs import add_status, list_pairs
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
@@ -94,7 +94,7 @@ def _pair_engine(view: EngineView, facts: EngineFacts, speeds: Mapping[PairKey, 
     for snapshot in snapshots:
         for status in snapshot.peers:
             # The worker reports the handshake, the scheduler the quarantine.
-            statuses.setdefault(status.peer.address, PeerStatus()).MergeFrom(status)
+            add_status(statuses.setdefault(status.peer.address, PeerStatus()), status)
     engine = admin.PairEngine(
         key=key_message(view.key),
         # The facts learn it from the requests where vLLM's own setting leaves it open.

@@ -23,7 +23,12 @@ from penstock.agent.traces.query import Suspicion, is_late_read, is_late_write, 
 from penstock.agent.traces.spans import EventEntry, RequestFacts, RequestKey
 from penstock.proto.names import NANOS
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.events_pb2 import SUSPECT_REASON_LATE_READ, SUSPECT_REASON_LATE_WRITE, Event
+from penstock.proto.v1.events_pb2 import (
+    SUSPECT_REASON_LATE_READ,
+    SUSPECT_REASON_LATE_WRITE,
+    SUSPECT_REASON_OTHER_ENGINE,
+    Event,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.agent.admin.lookups import AgentContext, FoundEvent, OtherWeights
     from penstock.agent.journal import Reader
     from penstock.agent.parsing import Selection
+    from penstock.proto.v1.common_pb2 import Peer
 
 # Each is looked for by itself: what an engine suspects must not be hidden by failures that are many.
 _KINDS = ("answer_suspected", "transfer_failure")
@@ -278,7 +284,7 @@ def _suspect(facts: RequestFacts, found: list[Suspicion]) -> admin.Suspect:
         request_id=facts.request_id,
         trace_id=facts.identity.trace_id,
         reasons=[each.reason for each in found],
-        peer=facts.peer,
+        peer=_read_from(facts),
         evidence=[each.evidence for each in found],
         rehearsal=bool(found) and all(each.rehearsal for each in found),
         seen=timestamp_message(min((each.time_unix_nano for each in found), default=facts.end_unix_nano)),
@@ -289,6 +295,12 @@ def _suspect(facts: RequestFacts, found: list[Suspicion]) -> admin.Suspect:
         suspect.peer_request_id = closing.remote_request_id
         suspect.ended.FromNanoseconds(facts.closed.event.time_unix_nano)
     return suspect
+
+
+def _read_from(facts: RequestFacts) -> Peer | None:
+    """Return where the state of a request came from: not always from where the request names."""
+    bodies = (entry.event.answer_suspected for entry in facts.suspected)
+    return next((body.peer for body in bodies if body.reason == SUSPECT_REASON_OTHER_ENGINE), facts.peer)
 
 
 def _victimless(write: FoundEvent) -> admin.Suspect:

@@ -225,6 +225,7 @@ _UNREACHABLE: Final = (
 )
 _KINDS: Final[dict[str, admin.PeerCondition]] = {
     "weights_differ": admin.PEER_CONDITION_OTHER_WEIGHTS,
+    "engine_id_shared": admin.PEER_CONDITION_SHARED_ID,
     "wrong_engine_at_address": admin.PEER_CONDITION_WRONG_ENGINE,
     "incompatible_peer": admin.PEER_CONDITION_INCOMPATIBLE,
     "incompatible_pair": admin.PEER_CONDITION_INCOMPATIBLE,

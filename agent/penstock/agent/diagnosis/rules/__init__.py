@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from penstock.agent.diagnosis.rules.all_rules import RULES
 from penstock.agent.diagnosis.rules.pairs import pair_causes
+from penstock.agent.diagnosis.rules.suspects import shared_causes
 
-__all__ = ["RULES", "pair_causes"]
+__all__ = ["RULES", "pair_causes", "shared_causes"]

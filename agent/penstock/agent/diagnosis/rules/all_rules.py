@@ -17,7 +17,7 @@ from penstock.agent.diagnosis.rules.policies import policy_causes
 from penstock.agent.diagnosis.rules.prefill import first_token_causes, recompute_causes
 from penstock.agent.diagnosis.rules.router import router_causes
 from penstock.agent.diagnosis.rules.stalls import stall_causes
-from penstock.agent.diagnosis.rules.suspects import suspect_causes
+from penstock.agent.diagnosis.rules.suspects import identity_causes, suspect_causes
 from penstock.agent.diagnosis.rules.transfers import transfer_causes
 
 if TYPE_CHECKING:
@@ -42,5 +42,6 @@ RULES: Final[tuple[Callable[[Facts, Attribution], Iterator[FoundCause]], ...]] =
     recompute_causes,
     stall_causes,
     suspect_causes,
+    identity_causes,
     pair_causes,
 )

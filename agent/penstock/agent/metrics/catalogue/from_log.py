@@ -97,7 +97,7 @@ SUSPECT_ANSWERS: Final = Metric(
     MetricKind.COUNTER,
     "Answers that may be wrong, one per request and reason: computed from blocks that were read late (late_read, "
     "counted where the blocks were) or that a peer wrote to when they were free (late_write), from state that differs "
-    "from what was sent but was used (mismatch), from a load that failed and was neither recomputed nor failed "
+    "from what was sent but was used (mismatch), read from another engine with the id that the request names (other_engine), from a load that failed and was neither recomputed nor failed "
     "(failed_read), or with NaNs among the logits (nan). Blocks of an engine with other weights are not here, as no engine "
     'knows of them: penstock_condition{kind="weights_differ"} has the engine and the peer.',
     ("reason",),

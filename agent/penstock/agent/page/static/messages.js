@@ -3,7 +3,7 @@
  *
  * Times are milliseconds since 1970, durations seconds; all text is text, never markup.
  *
- * @typedef {"ok" | "idle" | "quarantined" | "slow" | "failing" | "incompatible" | "unreachable" | "lost" | "wrong_engine" | "hanging" | "other_weights" | "none"} Condition
+ * @typedef {"ok" | "idle" | "quarantined" | "slow" | "failing" | "incompatible" | "unreachable" | "lost" | "wrong_engine" | "hanging" | "other_weights" | "shared_id" | "none"} Condition
  * @typedef {"info" | "warning" | "error"} Severity
  *
  * @typedef {object} Hello

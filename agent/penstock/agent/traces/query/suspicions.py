@@ -126,6 +126,8 @@ def _of_engine(facts: RequestFacts) -> Iterator[Suspicion]:
             evidence = f"{body.nans_in_logits:,} of its logits were NaN"
         elif body.reason == events.SUSPECT_REASON_FAILED_READ:
             evidence = _failed_words(body.peer, _words(body.mode, body.error_type))
+        elif body.reason == events.SUSPECT_REASON_OTHER_ENGINE:
+            evidence = _other_engine_words(body)
         else:
             evidence = f"its engine suspects it ({attributes.enum_word(events.SuspectReason, body.reason) or 'a newer reason'})"
         yield Suspicion(body.reason, evidence, entry.event.time_unix_nano, entry.event.rehearsal)
@@ -170,6 +172,17 @@ def _used_mismatches(facts: RequestFacts) -> Iterator[Suspicion]:
 
 def _failed_words(peer: common.Peer, cause: str) -> str:
     return f"its load from {_peer(peer)} failed ({cause}), and it was neither recomputed nor failed"
+
+
+def _other_engine_words(body: events.AnswerSuspected) -> str:
+    """Return which engine was read in the place of which."""
+    whose = (
+        "another engine" if body.named_owner == common.ADDRESS_OWNER_OTHER else "who is there is not known"
+    )
+    return (
+        f"it read blocks of {_peer(body.peer)}, although it named {body.named.address} ({whose}): both go by the connector "
+        "engine id that the request gave"
+    )
 
 
 def _is_dealt_with(load: Load) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.agent import limits
 from penstock.agent.views import text
 from penstock.agent.views.checks.cause_checks import NOT_ASKED, Judgement
-from penstock.agent.views.checks.engine_checks import engine_findings
+from penstock.agent.views.checks.engine_checks import address_findings, engine_findings
 from penstock.agent.views.checks.findings import NOTE, OK, WRONG, Finding
 from penstock.agent.views.engines import is_stopped
 from penstock.proto.v1 import admin_pb2 as admin
@@ -51,7 +51,7 @@ def check_agent(
     seen: set[int] = set()
     for engine in engines:
         found += engine_findings(engine, agent_now, seen, is_judged=judgement.is_known)
-    return found
+    return [*found, *address_findings(engines)]
 
 
 def _sources(status: admin.AgentStatus, now: float) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from penstock.agent import limits
 from penstock.agent.views import text
 from penstock.agent.views.checks.findings import NOTE, OK, WRONG, Finding
 from penstock.agent.views.engines import cores, parts_words
+from penstock.proto.v1.common_pb2 import ROLE_DECODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 _CHOSEN = "disabled by PENSTOCK_HOOKS_DISABLED"
 _NOT_USED = "not used by this engine"
+_NIXL: Final = "Nixl"
+# Hosts, beside those of 127.0.0.0/8, that mean the machine itself.
+_LOCAL: Final = frozenset({"localhost", "::1", "0.0.0.0", "::"})  # noqa: S104  (nothing is bound to it)
 _ADVICE_FOR_DROPS = {
     "queue_full": "a burst outran the process's exporter: counts and traces lack these entries; if it continues, "
     "give the process more CPU and report the request rate",
@@ -73,6 +77,38 @@ def engine_findings(
             0, Finding(OK, subject, f"connected, {text.count(hooks, 'hook')} installed, policy in force")
         )
     return found
+
+
+def address_findings(engines: Sequence[admin.Engine]) -> Iterator[Finding]:
+    """Yield NIXL engines that advertise an address which is not theirs alone; of decode engines, from which nobody reads, none."""
+    claims: dict[str, list[admin.Engine]] = {}
+    for engine in engines:
+        if engine.connected and engine.facts.side_channel and engine.facts.kv_connector.startswith(_NIXL):
+            claims.setdefault(engine.facts.side_channel, []).append(engine)
+    for address, found in claims.items():
+        read = [each for each in found if each.role != ROLE_DECODE]
+        if read and len(found) > 1:
+            others = [text.engine(each.key) for each in found if each is not read[0]]
+            yield Finding(
+                WRONG,
+                f"engine {text.engine(read[0].key)}",
+                f"advertises {address} as its side channel, as {text.folded(', '.join(others))} does: who reads from one "
+                "may reach another",
+                "set VLLM_NIXL_SIDE_CHANNEL_HOST of each server to its pod's address",
+            )
+        elif read and _is_local(address):
+            yield Finding(
+                NOTE,
+                f"engine {text.engine(read[0].key)}",
+                f"advertises {address} as its side channel: only engines in the same pod or host network reach it",
+                "set VLLM_NIXL_SIDE_CHANNEL_HOST to the pod's address if others are to read from it",
+            )
+
+
+def _is_local(address: str) -> bool:
+    """Return whether an address means another machine on each machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    return host in _LOCAL or host.startswith("127.")
 
 
 def _away(engine: admin.Engine, subject: str, now: float, *, is_judged: bool) -> Finding:

@@ -210,6 +210,18 @@ class LoadFailure:
     culprit: Culprit | None = None
 
 
+class Misread(NamedTuple):
+    """A request whose blocks a rank has read from *peer*, although it names *named*: both have one engine id.
+
+    *owner*: ``ADDRESS_OWNER_*``, who answers there; ``SAME`` takes back what was reported before.
+    """
+
+    request_id: str
+    peer: Peer
+    named: Peer
+    owner: int
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerReport(RankReport[LoadFailure]):
     """One step of one rank, or of several that were aggregated.
@@ -226,6 +238,7 @@ class WorkerReport(RankReport[LoadFailure]):
         reasons: why loads of such a connector have failed, where it says so; no later than the failures themselves.
         digests: prefill side: digests of requests whose prefill has ended in this step.
         checked: decode side: loads that were compared with the sender's digest.
+        misread: decode side: loads that were read from another engine than the request names.
 
     """
 
@@ -239,6 +252,7 @@ class WorkerReport(RankReport[LoadFailure]):
     handshakes: tuple[tuple[str, int, bool], ...] = ()
     digests: tuple[RankDigest, ...] = ()
     checked: tuple[CheckedLoad, ...] = ()
+    misread: tuple[Misread, ...] = ()
 
 
 def find_reports(metadata: Any) -> Iterator[WorkerReport]:

@@ -218,6 +218,10 @@ class SchedulerObserver:
                 self._leases.on_expired(request_id)
             for request_id in report.stuck:
                 self._held.on_pinned(request_id, time.time_ns())
+            for misread in report.misread:
+                record = self._records.get(misread.request_id)
+                if record is not None:
+                    record.on_misread(misread)
 
     def _on_stage(self, request_id: str, stage: int, at_ns: int) -> None:
         record = self._records.get(request_id)

@@ -142,5 +142,15 @@ def suspicions(
         if record.load_peer is not None:
             fields["peer"] = record.load_peer.fields()
         yield fields
+    misread = record.used_misread
+    if misread is not None:
+        yield {
+            "reason": c.SUSPECT_REASON_OTHER_ENGINE,
+            "channel": c.CHANNEL_KV,
+            "peer": misread.peer.fields(),
+            "named": misread.named.fields(),
+            "named_owner": misread.owner,
+            "remote_request_id": record.remote_request_id,
+        }
     if record.nans:
         yield {"reason": c.SUSPECT_REASON_NAN, "nans_in_logits": record.nans}

@@ -15,7 +15,7 @@ from penstock.instrumentation.vllm.naming import peers
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.messages import LoadFailure
+    from penstock.instrumentation.vllm.messages import LoadFailure, Misread
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests.affected import UnreportedOutcome
     from penstock.instrumentation.vllm.requests.gates import RequestGates
@@ -50,6 +50,7 @@ class RequestRecord:
         gates: what it waits for before its first token; None if it arrived unobserved.
         interruptions: how often the observation had been interrupted when it arrived; -1 if it arrived unobserved.
         nans: NaNs among the logits of its tokens; None where vLLM has not counted them.
+        misread: the attempt whose blocks were read from another engine than it names, and what a worker said of that.
 
     """
 
@@ -83,6 +84,7 @@ class RequestRecord:
     interruptions: int = -1
     nans: int | None = None
     verifications: Sequence[dict[str, Any]] = ()
+    misread: tuple[int, Misread] | None = None
 
     @property
     def present_attempt(self) -> int:
@@ -106,6 +108,19 @@ class RequestRecord:
         self.failure = None
         self.collateral = collateral
         self.timed_out = False
+
+    def on_misread(self, misread: Misread) -> None:
+        """Record that blocks of the present attempt were read from another engine, or that it was the same one after all."""
+        same = misread.owner == c.ADDRESS_OWNER_SAME
+        self.misread = None if same else (self.present_attempt, misread)
+
+    @property
+    def used_misread(self) -> Misread | None:
+        """What was read from another engine and not lost again; None for nothing."""
+        if self.misread is None or self.decided >= self.misread[0]:
+            return None
+        attempt, misread = self.misread
+        return None if self.failure is not None and attempt == self.present_attempt else misread
 
     def on_scheduled(self, request: Any, now_ns: int) -> None:
         """Record the first time that it is scheduled, with its cached tokens."""

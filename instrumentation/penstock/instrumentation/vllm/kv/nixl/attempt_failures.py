@@ -195,16 +195,26 @@ class NixlAttemptFailures:
         return peer, self.handshakes.last(peer.engine_id)
 
     def peer_of(self, meta: Any, context: Mapping[str, Any]) -> Peer:
-        """Return the peer named by a load or by vLLM's *context*, with the address of its last handshake."""
+        """Return the peer named by a load or by vLLM's *context*, with the address of its last handshake.
+
+        Of a load from an engine that vLLM knows by another address than the request names, it is the known one.
+        """
         remote = getattr(meta, "remote", None)
         engine_id = peers.identifier(context.get("dst_engine_id") or context.get("remote_engine_id"))
         if remote is not None:
             named = peers.named(remote.host, remote.port, remote.engine_id)
             if named.address != peers.UNKNOWN:
-                return named
+                return self._known(named)
             engine_id = engine_id or named.engine_id
         last = self.handshakes.last(engine_id)
         return last.peer if last is not None else Peer(engine_id=engine_id)
+
+    def _known(self, named: Peer) -> Peer:
+        """Return the peer that vLLM knows by the engine id of *named*, whatever its address; *named* if it knows none."""
+        last, worker = self.handshakes.last(named.engine_id), self._worker()
+        if last is None or worker is None or last.peer.address in (named.address, peers.UNKNOWN):
+            return named
+        return last.peer if named.engine_id in worker._remote_agents else named
 
     def peer_of_agent(self, agent_name: str) -> Peer:
         """Return the peer of a NIXL agent, by vLLM's tables."""

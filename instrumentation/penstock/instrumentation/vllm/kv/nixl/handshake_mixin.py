@@ -20,13 +20,17 @@ from penstock.instrumentation.vllm.naming import failure_modes, peers
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.instrumentation.orders import Drill
+    from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake, OtherAddress
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 
 _PROBE_DEADLINE: Final = 0.5
 """Seconds for one attempt to connect, name resolution included."""
 
 _probing = threading.BoundedSemaphore(1)
+_asking = threading.BoundedSemaphore(1)
 _GUARD = guard("nixl")
 _NO_AGENTS = "vLLM has dropped the peer since their handshake, and fails the load"
 
@@ -64,6 +68,83 @@ def _probe_port(host: str, port: int, deadline: float, refused: list[bool]) -> N
         _probing.release()
 
 
+class _AnsweredError(Exception):
+    """A second handshake has told which NIXL agent answers."""
+
+    def __init__(self, metadata: bytes) -> None:
+        """Keep the agent's *metadata*."""
+        super().__init__()
+        self.metadata = metadata
+
+
+class _SecondHandshake:
+    """Stands in for a worker in vLLM's own handshake, which ends with the first answer and registers nothing."""
+
+    def __init__(self, worker: Any) -> None:
+        """Stand in for *worker*."""
+        self._worker = worker
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the worker has."""
+        return getattr(self._worker, name)
+
+    def add_remote_agent(self, metadata: Any, *_args: Any, **_kwargs: Any) -> Any:
+        """Raise what an engine has answered."""
+        raise _AnsweredError(metadata.agent_metadata)
+
+    _add_notif_only_remote_agent = add_remote_agent
+
+
+def _ask(question: Callable[[], None]) -> None:
+    """Ask on a thread of its own, which releases the right to ask: a silent address takes vLLM's five seconds."""
+
+    def ask() -> None:
+        try:
+            with _GUARD:
+                question()
+        finally:
+            _asking.release()
+
+    try:
+        threading.Thread(target=ask, name="penstock-who", daemon=True).start()
+    except BaseException:
+        _asking.release()
+        raise
+
+
+def _owner_of(nixl_handshake: Any, handshake: Handshake, other: OtherAddress) -> int | None:
+    """Return ``ADDRESS_OWNER_*`` of an address by a second handshake with it; None if another engine id answers there.
+
+    Args:
+        nixl_handshake: vLLM's method, bound to the worker.
+        handshake: the one by which the engine id is known.
+        other: the address.
+
+    """
+    worker, engine_id = nixl_handshake.__self__, handshake.peer.engine_id
+    if handshake.arguments is None:
+        return c.ADDRESS_OWNER_UNSPECIFIED
+    ranks, args, kwargs = handshake.arguments
+    try:
+        nixl_handshake.__func__(_SecondHandshake(worker), *other.target, ranks, engine_id, *args, **kwargs)
+    except _AnsweredError as answered:
+        # NIXL's bindings give names as bytes, and its metadata begins with the agent's.
+        names = (worker._remote_agents.get(engine_id) or {}).values()
+        known = [each if isinstance(each, bytes) else str(each).encode() for each in names]
+        if not known:
+            return c.ADDRESS_OWNER_UNSPECIFIED
+        same = any(each in answered.metadata for each in known)
+        return c.ADDRESS_OWNER_SAME if same else c.ADDRESS_OWNER_OTHER
+    except Exception as error:  # noqa: BLE001 - whatever vLLM raises is classified
+        error_type = failure_modes.classify("handshake_setup_failed", error).error_type
+        if error_type == c.ERROR_TYPE_WRONG_ENGINE:
+            return None
+        # The known engine has shaken hands: what does not fit is another one.
+        if error_type == c.ERROR_TYPE_INCOMPATIBLE:
+            return c.ADDRESS_OWNER_OTHER
+    return c.ADDRESS_OWNER_UNSPECIFIED
+
+
 class NixlHandshakeMixin:
     """Over the connector's worker, pull or push. Each method has the signature of the one it extends."""
 
@@ -75,7 +156,27 @@ class NixlHandshakeMixin:
         future = upstream._ensure_handshake(engine_id, host, port, *args, **kwargs)
         if future is not None:
             self._penstock_join_handshake(engine_id, host, port, future, queued_ns)
+        else:
+            self._penstock_check_address(engine_id, host, port)
         return future
+
+    def _penstock_check_address(self, engine_id: str, host: str, port: int, request_id: str = "") -> None:
+        """Note that vLLM, which knows an engine id, is asked to reach it at an address; *request_id*: to read its blocks from."""
+        observer = self._penstock
+        if observer is None or not runtime.active:
+            return
+        with _GUARD:
+            met = observer.handshakes.meet(peers.named(host, port, engine_id), (host, port), time.time_ns())
+            if met is None:
+                return
+            handshake, other = met
+            if request_id:
+                observer.on_misread(request_id, handshake, other)
+            known = handshake.arguments is not None
+            if known and other.is_due(time.time_ns()) and _asking.acquire(blocking=False):
+                other.asked_ns = time.time_ns()
+                upstream: Any = super()._nixl_handshake  # type: ignore[misc]
+                _ask(lambda: observer.on_owner_known(handshake, other, _owner_of(upstream, handshake, other)))
 
     def _penstock_join_handshake(
         self, engine_id: str, host: str, port: int, future: Any, queued_ns: int
@@ -129,7 +230,8 @@ class NixlHandshakeMixin:
         finally:
             with _GUARD:
                 offset_ns = clock_offset_ns(result, time.monotonic_ns() - began)
-                run = HandshakeRun(start_ns, time.time_ns(), offset_ns, drill is not None, failed)
+                arguments = (remote_tp_size, args, kwargs)
+                run = HandshakeRun(start_ns, time.time_ns(), offset_ns, drill is not None, failed, arguments)
                 observer.handshakes.on_finished(engine_id, run if runtime.active else None)
         return result
 

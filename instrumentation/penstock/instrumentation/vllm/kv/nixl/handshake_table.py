@@ -26,6 +26,7 @@ from penstock.instrumentation.vllm.kv.nixl.failure_attribution import (
     blocking_peers,
 )
 from penstock.instrumentation.vllm.messages import Culprit
+from penstock.instrumentation.vllm.naming import UNKNOWN
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.naming import Failure, Peer
@@ -45,8 +46,17 @@ RUNS_MAX: Final = 256
 EDGES_MAX: Final = 1_024
 """Edges that wait for the scheduler's next step; an idle engine has no steps."""
 
+OTHERS_MAX: Final = 16
+"""Other addresses of one engine id that are kept, and shown in a snapshot."""
+
+ASK_AGAIN_NS: Final = 60_000_000_000
+"""Between two questions to an address that does not answer who is there."""
+
 HandshakeEdge: TypeAlias = "tuple[str, int, bool]"
 """A request, a moment (wall clock, nanoseconds), and whether its handshake began then; it came to wait behind others otherwise."""
+
+HandshakeArguments: TypeAlias = "tuple[int, tuple[Any, ...], dict[str, Any]]"
+"""The ranks of the peer, and what stands behind the engine id."""
 
 MIN_DELAY_NS: Final = 50_000_000
 """Shorter waits behind another peer's handshake are not emitted: a handshake takes some milliseconds."""
@@ -54,13 +64,17 @@ MIN_DELAY_NS: Final = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class HandshakeRun:
-    """One run on the handshake thread: wall clock in nanoseconds; *clock_offset_ns* is the peer's monotonic clock minus ours."""
+    """One run on the handshake thread: wall clock in nanoseconds; *clock_offset_ns* is the peer's monotonic clock minus ours.
+
+    *arguments*: of vLLM's call, but for host, port and engine id.
+    """
 
     start_ns: int
     end_ns: int
     clock_offset_ns: int | None = None
     rehearsal: bool = False
     failed: bool = False
+    arguments: HandshakeArguments | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,41 @@ class Delay:
     request_id: str
     delay_ns: int
     caused_by: HandshakeTurn
+
+
+@dataclass(slots=True)
+class OtherAddress:
+    """An address that requests name for an engine id under which vLLM keeps the engine of another address, and goes on with that.
+
+    Attributes:
+        peer: as requests name it.
+        target: its host and port, as requests name them.
+        owner: ``ADDRESS_OWNER_*``, who answers there.
+        dismissed: an engine with another id answers there: no two share this one.
+        transfers: that were begun with the known engine in its stead.
+        requests: the last of them, while it is not known who answers.
+        asked_ns: when it was last asked; 0 for never.
+
+    """
+
+    peer: Peer
+    target: tuple[str, int]
+    first_ns: int
+    owner: int = c.ADDRESS_OWNER_UNSPECIFIED
+    dismissed: bool = False
+    transfers: int = 0
+    requests: deque[str] = field(default_factory=lambda: deque(maxlen=WAITERS_MAX))
+    asked_ns: int = 0
+
+    @property
+    def is_accused(self) -> bool:
+        """Whether it may be another engine's with the same id."""
+        return self.owner != c.ADDRESS_OWNER_SAME and not self.dismissed
+
+    def is_due(self, now_ns: int) -> bool:
+        """Return whether it is to be asked who is there."""
+        unknown = self.owner == c.ADDRESS_OWNER_UNSPECIFIED and not self.dismissed
+        return unknown and now_ns - self.asked_ns >= ASK_AGAIN_NS
 
 
 @dataclass(slots=True)
@@ -84,6 +133,8 @@ class Handshake:
         rehearsal: a drill failed it.
         clock_offset_ns: of its run; None until it ends.
         failure: why it failed; None while it runs and if it did not.
+        arguments: of its run; None until it ends.
+        others: by address.
 
     """
 
@@ -98,6 +149,8 @@ class Handshake:
     rehearsal: bool = False
     clock_offset_ns: int | None = None
     failure: Failure | None = None
+    arguments: HandshakeArguments | None = None
+    others: dict[str, OtherAddress] = field(default_factory=dict)
 
     def add_waiter(self, request_id: str, now_ns: int) -> None:
         """Add a waiting request; the empty id of a heartbeat is ignored."""
@@ -303,6 +356,21 @@ class HandshakeTable:
             if handshake is not None:
                 turns.append(handshake.turn(start_ns, now_ns, failed=True, rehearsal=rehearsal))
         return turns
+
+    def meet(
+        self, named: Peer, target: tuple[str, int], now_ns: int
+    ) -> tuple[Handshake, OtherAddress] | None:
+        """Return the last handshake of the engine id of *named* and what is known of its address, if that is another one."""
+        handshake = self._last.get(named.engine_id)
+        if handshake is None or UNKNOWN in (handshake.peer.address, named.address):
+            return None
+        if handshake.peer.address == named.address:
+            return None
+        with self._lock:
+            other = handshake.others.get(named.address)
+            if other is None and len(handshake.others) < OTHERS_MAX:
+                other = handshake.others[named.address] = OtherAddress(named, target, now_ns)
+        return None if other is None else (handshake, other)
 
     def last(self, engine_id: str) -> Handshake | None:
         """Return the last handshake with an engine, running or finished."""

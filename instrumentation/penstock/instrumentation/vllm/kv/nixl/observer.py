@@ -20,7 +20,7 @@ from penstock.instrumentation.vllm.kv.nixl.cancellation import CancelResult
 from penstock.instrumentation.vllm.kv.nixl.compatibility import MismatchedFactors
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import PostedTransfer
 from penstock.instrumentation.vllm.kv.nixl.verification import WorkerVerification
-from penstock.instrumentation.vllm.messages import WorkerReport
+from penstock.instrumentation.vllm.messages import Misread, WorkerReport
 from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes
 from penstock.instrumentation.vllm.progress import ConnectorCalls
 from penstock.rules import WaitKind
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.orders import Drill
     from penstock.instrumentation.vllm.kv.integrity import LoadCheck
     from penstock.instrumentation.vllm.kv.nixl.failure_attribution import HandshakeTurn, HandshakeWait
-    from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake, HandshakeRun
+    from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake, HandshakeRun, OtherAddress
 
 _GUARD = guard("nixl")
 _OVERDUE: Final = "overdue"
@@ -61,6 +61,7 @@ class NixlObserver(NixlAttemptFailures):
         self._started: deque[tuple[str, int]] = deque(maxlen=PENDING)
         self._expired: deque[str] = deque(maxlen=PENDING)
         self._pinned_ids: deque[str] = deque(maxlen=PENDING)
+        self._misread: deque[Misread] = deque(maxlen=PENDING)
         self.verification = WorkerVerification()
 
     # Transfers
@@ -155,6 +156,7 @@ class NixlObserver(NixlAttemptFailures):
         handshake.failure = failure
         handshake.rehearsal = failure is not None and failure.rehearsal
         handshake.clock_offset_ns = run.clock_offset_ns if run is not None else None
+        handshake.arguments = run.arguments if run is not None else None
         self.context.handshake = handshake
         fields = handshake.fields(run, failure, self.connector)
         self.emit("handshake", fields, "", rehearsal=handshake.rehearsal)
@@ -179,6 +181,26 @@ class NixlObserver(NixlAttemptFailures):
             "handshake_id": caused_by.handshake_id,
         }
         self.emit("transfer_delayed", fields, request_id, rehearsal=caused_by.rehearsal)
+
+    # Engine ids that several engines have
+
+    def on_misread(self, request_id: str, handshake: Handshake, other: OtherAddress) -> None:
+        """Report to the scheduler that blocks of a request are read from another address than it names."""
+        other.transfers += 1
+        if not other.is_accused:
+            return
+        if other.owner == c.ADDRESS_OWNER_UNSPECIFIED:
+            other.requests.append(request_id)
+        self._misread.append(Misread(request_id, handshake.peer, other.peer, other.owner))
+
+    def on_owner_known(self, handshake: Handshake, other: OtherAddress, owner: int | None) -> None:
+        """Record who answers at an address, None for an engine with another id; correct what was reported before."""
+        other.dismissed = owner is None
+        other.owner = c.ADDRESS_OWNER_UNSPECIFIED if owner is None else owner
+        if owner != c.ADDRESS_OWNER_UNSPECIFIED:
+            told = c.ADDRESS_OWNER_SAME if owner is None else owner
+            while other.requests:
+                self._misread.append(Misread(other.requests.popleft(), handshake.peer, other.peer, told))
 
     # Failures that vLLM does not log as such
 
@@ -302,7 +324,10 @@ class NixlObserver(NixlAttemptFailures):
         *inner* is always wrapped: vLLM aggregates the metadata of all ranks, which must have one type.
         """
         edges, checks = self.handshakes.edges, self.verification
-        pending = (self._failures, self._started, self._expired, self._pinned_ids, self._stuck, edges)
+        pending = (
+            *(self._failures, self._started, self._expired, self._pinned_ids, self._stuck, edges),
+            self._misread,
+        )
         if inner is None and not any(pending) and not checks.has_news:
             return None
         return WorkerReport(
@@ -314,6 +339,7 @@ class NixlObserver(NixlAttemptFailures):
             handshakes=_drain(edges),
             digests=_drain(checks.digests),
             checked=_drain(checks.checked),
+            misread=_drain(self._misread),
             inner=inner,
         )
 

@@ -161,6 +161,14 @@ class NixlSnapshot:
                 connected=peer.engine_id in connected,
                 upstream_invalid=peer.engine_id in invalid,
             )
+            for other in handshake.others.copy().values():
+                if other.is_accused:
+                    status.other_addresses.add(
+                        address=other.peer.address,
+                        owner=other.owner,
+                        transfers=other.transfers,
+                        first_time_unix_nano=other.first_ns,
+                    )
             with _GUARD:
                 fill_geometry(status, worker)
             if handshake.failure is not None and not status.connected:

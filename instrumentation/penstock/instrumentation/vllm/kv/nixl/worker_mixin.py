@@ -103,6 +103,7 @@ class NixlWorkerMixin(NixlPushMixin):
         observer.context.reading = (req_id, meta)
         with _GUARD:
             self._penstock_report_invalid_peer(observer, req_id, meta)
+            self._penstock_check_read(req_id, meta)
         try:
             return upstream._read_blocks_for_req(req_id, meta, *args, **kwargs)
         except Exception as error:
@@ -118,6 +119,14 @@ class NixlWorkerMixin(NixlPushMixin):
                 c.FAILURE_MODE_SETUP, c.ERROR_TYPE_REMOTE_RESET, "invalid_remote_engine", "", _INVALID_PEER
             )
             observer.on_failure(failure, req_id, meta=meta)
+
+    def _penstock_check_read(self, req_id: str, meta: Any) -> None:
+        """Note a read from an engine that vLLM knows by another address than the request names."""
+        remote = meta.remote
+        invalid = self._penstock_state("_invalid_remote_engines")
+        if remote.engine_id in self._penstock_state("_remote_agents") and remote.engine_id not in invalid:
+            reads = req_id if any(meta.local_block_ids) else ""
+            self._penstock_check_address(remote.engine_id, remote.host, remote.port, reads)
 
     def _is_turn2_read_expired(self, meta: Any, *args: Any, **kwargs: Any) -> Any:
         upstream: Any = super()
