@@ -102,7 +102,12 @@ def test_verification_is_ordered_with_the_start(make_scheduler: MakeScheduler, r
     verifier = scheduler._penstock.loads.verifier
     begun: list[int] = []
     own = verifier.on_load_begun
-    verifier.on_load_begun = lambda request_id: begun.append(len(scheduler.deferred_loads)) or own(request_id)
+
+    def on_load_begun(request_id: str) -> None:
+        begun.append(len(scheduler.deferred_loads))
+        own(request_id)
+
+    verifier.on_load_begun = on_load_begun
     _, *steps = park_late(scheduler)
     assert not begun
     for scheduled in steps:
