@@ -50,6 +50,7 @@ class RequestRecord:
         gates: what it waits for before its first token; None if it arrived unobserved.
         interruptions: how often the observation had been interrupted when it arrived; -1 if it arrived unobserved.
         nans: NaNs among the logits of its tokens; None where vLLM has not counted them.
+        preempted_ns: when it lost its blocks last.
 
     """
 
@@ -82,6 +83,7 @@ class RequestRecord:
     gates: RequestGates | None = None
     interruptions: int = -1
     nans: int | None = None
+    preempted_ns: int = 0
     verifications: Sequence[dict[str, Any]] = ()
 
     @property
