@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -424,6 +425,11 @@ def test_read_while_the_scheduler_runs(kind: str, make_scheduler: MakeScheduler,
     assert all(before >= after for before, after in itertools.pairwise(seen))
 
 
+@dataclass(eq=False)
+class _Output:
+    total_num_scheduled_tokens: int
+
+
 @given(st.lists(st.integers(0, 3), max_size=30))
 def test_empty_steps(tokens: list[int]) -> None:
     """They count since the last step with tokens, and only while somebody runs or waits."""
@@ -432,7 +438,7 @@ def test_empty_steps(tokens: list[int]) -> None:
     expected, last = 0, 0
     for number, each in enumerate(tokens):
         counts = (0, 0) if number % 5 == 4 else (0, 1)
-        output = SimpleNamespace(total_num_scheduled_tokens=each)
+        output = _Output(each)
         steps.on_started()
         steps.on_scheduled(output)
         steps.on_updated(output)
