@@ -20,8 +20,10 @@ from penstock.instrumentation.runtime import runtime
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.proto.v1.common_pb2 import Channel
-    from penstock.proto.v1.snapshot_pb2 import Progress, Snapshot
+    from penstock.proto.v1.snapshot_pb2 import Progress, SchedulerQueue, Snapshot
 
 NAMES: Final = frozenset(
     {
@@ -163,12 +165,21 @@ class SchedulerSteps:
 
     vLLM hands the results in in the order of the steps, so that the result of the last step ends all. A step that failed and after which
     the engine goes on (``--enable-fault-tolerance``) has none: it ends when vLLM drops its output.
+
+    Attributes:
+        tokens: of the last step that scheduled any.
+
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts: Callable[[], tuple[int, int]] = lambda: (0, 0)) -> None:
+        """Count steps; *counts* returns how many requests run and wait."""
+        self._counts = counts
         self._steps = 0
         self._start_ns = 0
         self._last: weakref.ref[Any] | None = None
+        self.tokens = 0
+        self._scheduled_ns = 0
+        self._empty = (0, 0)
 
     def on_started(self) -> None:
         """Record that the scheduler puts a step together."""
@@ -180,11 +191,20 @@ class SchedulerSteps:
 
     def on_scheduled(self, output: Any) -> None:
         """Record the step that was put together; one without a token is none."""
-        if output.total_num_scheduled_tokens:
+        tokens = output.total_num_scheduled_tokens
+        if tokens:
             self._steps += 1
             self._last = weakref.ref(output)
-        elif self._last is None:
+            self.tokens = tokens
+            # When it began, or the result before it came: vLLM goes on at once.
+            self._scheduled_ns = self._start_ns
+            return
+        if self._last is None:
             self._start_ns = 0
+        if any(self._counts()):
+            # Empty since so many steps.
+            since, empty = self._empty
+            self._empty = self._steps, 1 + (empty if since == self._steps else 0)
 
     def on_updated(self, output: Any) -> None:
         """Record that the result of the step with that scheduler's *output* is applied."""
@@ -200,3 +220,10 @@ class SchedulerSteps:
         progress.steps = self._steps
         last, start_ns = self._last, self._start_ns
         progress.step_start_time_unix_nano = 0 if last is not None and last() is None else start_ns
+
+    def fill_queue(self, queue: SchedulerQueue) -> None:
+        """Add the last step, and the empty ones since. Any thread."""
+        queue.last_step_time_unix_nano = self._scheduled_ns
+        queue.last_step_tokens = self.tokens
+        since, empty = self._empty
+        queue.empty_steps = empty if since == self._steps else 0

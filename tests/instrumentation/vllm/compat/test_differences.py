@@ -5,12 +5,14 @@ from __future__ import annotations
 import queue
 import time
 from abc import ABC
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from penstock.instrumentation.hooks import instrumented
 from penstock.instrumentation.vllm.compat import (
+    admits_holders_when_paused,
     can_fail_receive,
     connector_differences,
     drop_stale_output,
@@ -20,6 +22,7 @@ from penstock.instrumentation.vllm.compat import (
     has_stale_output,
     move_stream,
     preempt_dropping,
+    running_limit,
     scheduler_differences,
     worker_differences,
 )
@@ -113,6 +116,57 @@ def over(base: type, *args: Any) -> Any:
     for mixin in (*scheduler_differences(base), OurMixin):
         found = instrumented(mixin, found)
     return found(*args)
+
+
+def test_looks_at_the_queue_of_an_old_scheduler() -> None:
+    """Until 0.30 a scheduler asks about blocked requests only; its choice of a queue tells which it looks at."""
+    first = request("first")
+
+    class Queue(deque[Any]):
+        def peek_request(self) -> Any:
+            return self[0]
+
+    class Choosing(OldScheduler):
+        queue: Queue | None = Queue([first])
+
+        def _select_waiting_queue_for_scheduling(self) -> Queue | None:
+            return self.queue
+
+    class Looking(OurMixin):
+        looked: Any = None
+
+        def _penstock_on_looked(self, request: Any) -> None:
+            self.looked = request
+
+    found: type = Choosing
+    for mixin in (*scheduler_differences(Choosing), Looking):
+        found = instrumented(mixin, found)
+    scheduler: Any = found()
+    assert scheduler._select_waiting_queue_for_scheduling() is Choosing.queue
+    assert scheduler.looked is first
+    scheduler.queue = None
+    assert scheduler._select_waiting_queue_for_scheduling() is None
+
+
+def test_how_many_run_and_who_goes_on_in_a_pause() -> None:
+    """The second limit counts where there is one; a scheduler that counts holders in a pause runs them."""
+
+    class Holders:
+        max_num_running_reqs = 8
+        max_num_active_reqs = 4
+        kv_holding_waiting = ()
+
+        def get_num_unfinished_requests(self) -> int:
+            return len(self.kv_holding_waiting)
+
+    class NoHolders:
+        max_num_running_reqs = 8
+
+        def get_num_unfinished_requests(self) -> int:
+            return 0
+
+    assert (running_limit(Holders()), running_limit(NoHolders())) == (4, 8)
+    assert (admits_holders_when_paused(Holders()), admits_holders_when_paused(NoHolders())) == (True, False)
 
 
 def test_the_newest_needs_nothing() -> None:

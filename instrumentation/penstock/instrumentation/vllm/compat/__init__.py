@@ -41,10 +41,15 @@ from penstock.instrumentation.vllm.compat.nixl_worker import (
     speculative_factors,
     transfer_mode,
 )
-from penstock.instrumentation.vllm.compat.waiting_requests import delayed_load
+from penstock.instrumentation.vllm.compat.waiting_requests import (
+    admits_holders_when_paused,
+    delayed_load,
+    running_limit,
+)
 
 __all__ = [
     "MOVE_STREAM",
+    "admits_holders_when_paused",
     "ask_for_reports",
     "awaits_blocks",
     "block_clipper",
@@ -73,6 +78,7 @@ __all__ = [
     "preempt_dropping",
     "request_error",
     "retryable_error",
+    "running_limit",
     "scheduler_differences",
     "speculative_factors",
     "transfer_mode",

@@ -12,14 +12,20 @@ from penstock.instrumentation.vllm.compat.connectors import ConnectorTransferRes
 from penstock.instrumentation.vllm.compat.encoder import EncoderReports
 from penstock.instrumentation.vllm.compat.failures import FailedReceives, GivenUpLoads, StaleOutput
 from penstock.instrumentation.vllm.compat.nixl_worker import SendLeases, WriterHandshakes
-from penstock.instrumentation.vllm.compat.waiting_requests import BlockedWaiting, KvFetchStages
+from penstock.instrumentation.vllm.compat.waiting_requests import BlockedWaiting, KvFetchStages, QueueLooks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.instrumentation.vllm.compat.difference import Difference
 
-_SCHEDULER: Final[tuple[type[Difference], ...]] = (KvFetchStages, BlockedWaiting, FailedReceives, StaleOutput)
+_SCHEDULER: Final[tuple[type[Difference], ...]] = (
+    KvFetchStages,
+    BlockedWaiting,
+    QueueLooks,
+    FailedReceives,
+    StaleOutput,
+)
 _WORKER: Final[tuple[type[Difference], ...]] = (
     SendLeases,
     TransferResults,

@@ -1,8 +1,10 @@
-"""How a request waits for a remote load.
+"""How requests wait, and for a remote load.
 
 Until 0.30: ``_handle_blocked_waiting_request`` has another name (:class:`BlockedWaiting`).
 Until 0.31: the scheduler has no ``_set_kv_fetch_stage``, which says when a remote load makes a request wait and when it has
 come (:class:`KvFetchStages`).
+Until 0.30: the queue is looked at by another method (:class:`QueueLooks`); there is no second limit (:func:`running_limit`).
+Until 0.31: a pause for new requests also stops those that hold blocks (:func:`admits_holders_when_paused`).
 Until 0.32: a load starts in the step in which its request gets blocks; a newer vLLM may start it when a step that still uses the
 blocks has ended (:func:`delayed_load`).
 """
@@ -60,6 +62,38 @@ class KvFetchStages(Difference):
                 if request_id in self.finished_recving_kv_req_ids:
                     self._set_kv_fetch_stage(self.requests[request_id], "completed_waiting")
         return result
+
+
+class QueueLooks(Difference):
+    """Tells Penstock's mixin which request of the queue is looked at."""
+
+    @classmethod
+    def is_needed(cls, owner: type) -> bool:
+        """Return whether *owner* asks about blocked requests only, by the old name."""
+        return hasattr(owner, "_select_waiting_queue_for_scheduling")
+
+    def _penstock_on_looked(self, request: Any) -> None:
+        """Do nothing; Penstock's mixin does."""
+
+    def _select_waiting_queue_for_scheduling(self) -> Any:
+        upstream: Any = super()
+        queue = upstream._select_waiting_queue_for_scheduling()
+        with _GUARD:
+            if queue:
+                self._penstock_on_looked(queue.peek_request())
+        return queue
+
+
+def running_limit(scheduler: Any) -> int:
+    """Return how many requests a scheduler runs at most."""
+    limit: int = getattr(scheduler, "max_num_active_reqs", scheduler.max_num_running_reqs)
+    return limit
+
+
+def admits_holders_when_paused(scheduler: Any) -> bool:
+    """Return whether requests that hold KV blocks are run while new ones are paused."""
+    code = getattr(type(scheduler).get_num_unfinished_requests, "__code__", None)
+    return "kv_holding_waiting" in getattr(code, "co_names", ())
 
 
 class BlockedWaiting(Difference):

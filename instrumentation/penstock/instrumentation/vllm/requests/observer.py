@@ -239,6 +239,12 @@ class SchedulerObserver:
         if record is not None and record.gates is not None:
             record.gates.on_lost(until, time.time_ns())
 
+    def on_preempted(self, request_id: str) -> None:
+        """Record that a request is sent back to the queue."""
+        record = self._records.get(request_id)
+        if record is not None:
+            record.preempted_ns = time.time_ns()
+
     def on_load_decided(
         self, record: RequestRecord, affected: Affected, decision: Decision, cause: Cause, policy_hash: str
     ) -> None:
@@ -290,6 +296,10 @@ class SchedulerObserver:
             self._emit("lease_closed", lease.closed_fields(ending, self.connector), request_id)
 
     # Gauges
+
+    def open_waits(self) -> Mapping[str, OpenDeferral]:
+        """Return a wait of each request that has one, from any thread."""
+        return self._deferrals.by_request()
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add the gauges to *snapshot*; on the exporter's thread, reads only."""

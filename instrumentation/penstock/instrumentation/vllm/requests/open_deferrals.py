@@ -160,6 +160,10 @@ class Deferrals:
                 groups[deferral.peer] = (count + 1, min(oldest, deferral.start_ns))
         return [(peer, *group) for peer, group in groups.items()]
 
+    def by_request(self) -> dict[str, OpenDeferral]:
+        """Return the deferral of each request, of several the last to be opened, from any thread."""
+        return {deferral.request_id: deferral for deferral in self._open.copy().values()}
+
     def gauges(self) -> list[tuple[int, Peer | None, int, int]]:
         """Return (reason, peer, how many, oldest start) of what is open now, from any thread."""
         groups: dict[tuple[int, Peer | None], tuple[int, int]] = {}

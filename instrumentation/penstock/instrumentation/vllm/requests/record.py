@@ -51,6 +51,7 @@ class RequestRecord:
         interruptions: how often the observation had been interrupted when it arrived; -1 if it arrived unobserved.
         nans: NaNs among the logits of its tokens; None where vLLM has not counted them.
         misread: the attempt whose blocks were read from another engine than it names, and what a worker said of that.
+        preempted_ns: when it lost its blocks last.
 
     """
 
@@ -83,6 +84,7 @@ class RequestRecord:
     gates: RequestGates | None = None
     interruptions: int = -1
     nans: int | None = None
+    preempted_ns: int = 0
     verifications: Sequence[dict[str, Any]] = ()
     misread: tuple[int, Misread] | None = None
 

@@ -24,6 +24,7 @@ from penstock.instrumentation.hooks import (
 )
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import scheduler_differences
+from penstock.instrumentation.vllm.scheduler.request_queue import queue_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -98,6 +99,7 @@ class SchedulerHook:
                 ),
             ),
         )
+        yield queue_part(scheduler)
 
     def install(self) -> None:
         """Do nothing: :func:`instrument` makes the subclass."""

@@ -149,9 +149,28 @@ class SchedulerMixin:
             reason = _REASONS.get(request.status.name)
             if reason is not None and runtime.active:
                 session.on_deferred(request, reason)
-        elif session.observer.waits_for(request.request_id, _INPUTS):
+            return ready
+        if session.observer.waits_for(request.request_id, _INPUTS):
             session.on_ready(request, _INPUTS)
+        scan = session.scan
+        scan.looked = request
+        if scan.asked:
+            scan.watch()
         return ready
+
+    def _penstock_on_looked(self, request: Any) -> None:
+        session = self._penstock
+        if session is not None:
+            session.scan.looked = request
+            if session.scan.asked:
+                session.scan.watch()
+
+    def set_pause_state(self, pause_state: Any) -> None:
+        """Record since when the scheduler is paused."""
+        upstream: Any = super()
+        upstream.set_pause_state(pause_state)
+        if self._penstock is not None:
+            self._penstock.on_pause(pause_state)
 
     def _connector_finished(self, request: Any) -> Any:
         upstream: Any = super()

@@ -21,6 +21,7 @@ from penstock.instrumentation.vllm.progress import SchedulerSteps, connector_thr
 from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
 from penstock.instrumentation.vllm.requests import SchedulerObserver
 from penstock.instrumentation.vllm.scheduler.engine_facts import engine_facts
+from penstock.instrumentation.vllm.scheduler.request_queue import QueueScan, RequestQueue, queue_part
 from penstock.instrumentation.vllm.scheduler.weights import WeightsFacts
 from penstock.proto.names import ENGINE_CORE
 from penstock.rules import Action
@@ -56,6 +57,7 @@ class SchedulerSession:
         loads: its remote KV loads.
         ec: its encoder outputs; None without an EC connector that has Penstock's mixin.
         media: what its workers know of the requests' inputs.
+        scan: why its looks at the queue end.
 
     """
 
@@ -69,7 +71,14 @@ class SchedulerSession:
         self._facts = engine_facts(scheduler)
         self._weights = WeightsFacts(self._config)
         self.observer = SchedulerObserver(self._facts["kv_connector"], self._facts["block_size"])
-        self._steps = SchedulerSteps()
+        self.scan = QueueScan(scheduler, self.observer.deferred)
+        self._queue: RequestQueue | None = None
+        if queue_part(type(scheduler)).missing():
+            self._steps = SchedulerSteps()
+        else:
+            self._steps = SchedulerSteps(scheduler.get_request_counts)
+            with guard("queue"):
+                self._queue = RequestQueue(scheduler, self.observer, self.scan, self._steps)
         self.media = WorkerEncoderInputs(scheduler)
         self.gate = PeerGate()
         self.loads = KvLoadController(scheduler, self.observer, self.media, self.gate)
@@ -106,6 +115,8 @@ class SchedulerSession:
             runtime.policy.subscribe(self.ec.on_policy_change)
             runtime.policy.unfit_drill = self.ec.unfit_drill
         runtime.snapshots.add("scheduler", self.fill)
+        if self._queue is not None:
+            runtime.snapshots.add("queue", self._queue.fill)
         if self._has_connector:
             connector_threads.report()
         runtime.policy.subscribe(self.loads.on_policy_change)
@@ -125,6 +136,7 @@ class SchedulerSession:
     def stop(self) -> None:
         """Unsubscribe from the policy and the snapshot."""
         runtime.snapshots.remove("scheduler")
+        runtime.snapshots.remove("queue")
         runtime.policy.unsubscribe(self.gate.on_policy_change)
         runtime.policy.unsubscribe(self.loads.on_policy_change)
         if self.ec is not None:
@@ -182,6 +194,8 @@ class SchedulerSession:
     def before_preempt(self, request: Any) -> None:
         """Record that a request is about to lose what is computed for it."""
         self.before_free(request)
+        self.scan.on_preempted()
+        _contained(self.observer.on_preempted, request.request_id)
         _contained(self.loads.verifier.on_lost, request.request_id)
         if runtime.active:
             _contained(self.observer.on_lost, request.request_id, request.num_computed_tokens)
@@ -214,6 +228,12 @@ class SchedulerSession:
         """Record that a request's blocks are free, and emit the end of its lease if it had one."""
         self.observer.on_blocks_freed(request.request_id)
 
+    @guarded(_HOOK, default=None)
+    def on_pause(self, state: Any) -> None:
+        """Record that vLLM's scheduler is paused, or goes on."""
+        if self._queue is not None:
+            self._queue.on_pause(state)
+
     # Steps
 
     @guarded(_HOOK, default=None)
@@ -229,6 +249,8 @@ class SchedulerSession:
     def after_schedule(self, output: Any) -> None:
         """Record what the step loads, and which requests it schedules for the first time; *output* is the step's."""
         self._steps.on_scheduled(output)
+        if self.scan.looked is not None:
+            self.scan.settle()
         if self.ec is not None:
             _contained(self.ec.after_schedule, output)
         if self._allocated:
