@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
+from nixl._api import nixl_agent, nixl_agent_config
 from vllm.distributed.kv_events import ZmqEventPublisher
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
@@ -16,6 +17,7 @@ from tests.support.engine.versions import from_version
 if TYPE_CHECKING:
     from pathlib import Path
 
+NEWER = from_version(0, 32, "has other schedulers of NixlConnector")
 REMOTE = {
     "do_remote_prefill": True,
     "do_remote_decode": False,
@@ -38,7 +40,7 @@ def scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return schedulers.build(Scheduler, config)
 
 
-@from_version("0.32")
+@NEWER
 def test_a_load_counts_as_a_hit_before_it_has_begun(scheduler: Any) -> None:
     """``external_prefix_cache_hits`` counts what the connector promises; nobody is there to load it from, and it stays counted."""
     scheduler.add_request(schedulers.request("r", params=REMOTE))
@@ -50,7 +52,7 @@ def test_a_load_counts_as_a_hit_before_it_has_begun(scheduler: Any) -> None:
     assert stats.hits >= promised or scheduler.connector_prefix_cache_stats.hits == 0
 
 
-@from_version("0.32")
+@NEWER
 def test_parameters_are_returned_though_a_stop_token_ended_the_prefill(scheduler: Any) -> None:
     """A router that hands them on sends decode a request whose answer is complete."""
     request = schedulers.request("r", max_tokens=1, params={"do_remote_decode": True})
@@ -74,3 +76,10 @@ def test_a_publisher_of_kv_events_with_an_address_connects() -> None:
             publisher.shutdown()
 
 
+
+
+def test_nixl_tells_defaults_elsewhere_than_what_was_given() -> None:
+    """A backend without parameters has none by ``get_backend_params``; those in force are the plugin's."""
+    agent = nixl_agent("field-facts", nixl_agent_config(backends=["UCX"]))
+    assert "num_workers" not in agent.get_backend_params("UCX")
+    assert agent.get_plugin_params("UCX")["num_workers"] == "1"
