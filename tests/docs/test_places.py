@@ -20,7 +20,10 @@ _BASES = (
 )
 
 
-@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/architecture.md", "docs/testing.md", "docs/reference/field-facts.md"])
+@pytest.mark.parametrize(
+    "document",
+    ["CONTRIBUTING.md", "docs/architecture.md", "docs/testing.md", "docs/reference/field-facts.md"],
+)
 def test_named_files_exist(document: str) -> None:
     """A file that moves takes its mention along."""
     named = set(re.findall(r"`([\w/.-]+\.(?:py|proto|md|txt|yml|sh))`", (_ROOT / document).read_text()))

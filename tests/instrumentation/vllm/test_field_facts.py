@@ -76,8 +76,6 @@ def test_a_publisher_of_kv_events_with_an_address_connects() -> None:
             publisher.shutdown()
 
 
-
-
 def test_nixl_tells_defaults_elsewhere_than_what_was_given() -> None:
     """A backend without parameters has none by ``get_backend_params``; those in force are the plugin's."""
     agent = nixl_agent("field-facts", nixl_agent_config(backends=["UCX"]))

@@ -81,10 +81,8 @@ def transfer_facts(worker: Any, connector: str, rank: int) -> TransferFacts:
 
 def _defaults(agent: Any, backend: str) -> dict[str, Any]:
     """Return what the plugin of a backend has where the agent's maker gives nothing; empty from a NIXL that does not tell."""
-    defaults: dict[str, Any] = {}
-    with _GUARD:
-        defaults = agent.get_plugin_params(backend)
-    return defaults
+    tell = getattr(agent, "get_plugin_params", None)
+    return tell(backend) if tell is not None else {}
 
 
 def fill_geometry(status: PeerStatus, worker: Any) -> None:
