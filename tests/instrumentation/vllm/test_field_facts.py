@@ -49,7 +49,9 @@ def test_a_load_counts_as_a_hit_before_it_has_begun(scheduler: Any) -> None:
     promised = stats.hits
     assert promised > 0
     schedulers.step(scheduler, finished_recving={"r"}, failed_recving={"r"})
-    assert stats.hits >= promised or scheduler.connector_prefix_cache_stats.hits == 0
+    # What a step tells is another object from then on; nothing is taken back.
+    assert stats.hits >= promised
+    assert scheduler.connector_prefix_cache_stats.hits >= 0
 
 
 @NEWER

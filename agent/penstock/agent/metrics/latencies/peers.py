@@ -53,7 +53,7 @@ _NO_LOADS: Final = frozenset(
 )
 
 # Of what is saved of a peer, the last columns as they are without them: no failed load, no durations.
-_LATER: Final = (0, 0, (0, ()))
+_LATER: Final[tuple[Any, ...]] = (0, 0, (0, ()))
 
 # A peer, or its place in a batch's table of strings.
 _P = TypeVar("_P", int, str)
@@ -237,7 +237,7 @@ class PeerLatencies:
         peers = {}
         for key, name, transfers, waits, failures, *later in rows:
             # An older agent wrote fewer.
-            failed, since, least = (*later, *_LATER[len(later) :])
+            failed, since, least = [*later, *_LATER[len(later) :]]
             peers[EngineKey(*key), name] = _Peer(
                 TimeSlots.load(BUCKETS, transfers),
                 TimeSlots.load(BUCKETS, waits),
