@@ -263,21 +263,21 @@ class Durations(NamedTuple, Generic[_P]):
     least: Sequence[int] | None = None
 
 
-class Counts(NamedTuple):
+class DurationCounts(NamedTuple):
     """Numbers by bucket: of durations until the end was seen, and of how long they were at least; the latter empty if not known."""
 
     seen: dict[int, int]
     least: dict[int, int]
 
 
-def counted(columns: Durations[_P], first: int, latest: int) -> dict[tuple[_P, int], Counts]:
+def counted(columns: Durations[_P], first: int, latest: int) -> dict[tuple[_P, int], DurationCounts]:
     """Return how many durations there are in each bucket, by peer and finest slot of time.
 
     Of more than 16 every n-th counts n-fold, beginning at *first* (modulo n): a batch that full has many alike. Those
     of a second and more all count. Left out: durations that are not known (0) or lead below 1970, and ends after
     *latest*.
     """
-    found: dict[tuple[_P, int], Counts] = {}
+    found: dict[tuple[_P, int], DurationCounts] = {}
     size = len(columns.durations)
     if size <= _SAMPLE:
         _count(found, columns, latest)
@@ -297,7 +297,7 @@ def counted(columns: Durations[_P], first: int, latest: int) -> dict[tuple[_P, i
 
 
 def _count(
-    found: dict[tuple[_P, int], Counts],
+    found: dict[tuple[_P, int], DurationCounts],
     columns: Durations[_P],
     latest: int,
     number: int = 1,
@@ -311,7 +311,7 @@ def _count(
             key = peer, end // FINEST_NANO
             counts = found.get(key)
             if counts is None:
-                counts = found[key] = Counts({}, {})
+                counts = found[key] = DurationCounts({}, {})
             counts.seen[bucket] = counts.seen.get(bucket, 0) + number
             if least:
                 if least != duration:
