@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # mooncake-transfer-engine-non-cuda 0.3.13 (Python, TCP, peer-to-peer handshake): what the return codes of its transfers do not say.
-# Needs the libraries libibverbs and librdmacm of the system (Debian: libibverbs1, librdmacm1).
+# Needs the libraries libibverbs and librdmacm of the system (Debian: libibverbs1, librdmacm1): take a container of its own, because
+# with them installed processes of NIXL 1.5.1 ended with a segmentation fault at exit here.
 #
 # Seen: a read into memory that was never registered returns 0. A remote address that is not registered, a batch of which one half
 # has been delivered, and a peer that is not there all return -1. A read from a stopped process blocks for 30 s, then returns -1.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 KEY = EngineKey("", "0")
 NOW = 1_800_000_000 * NANOS
-USUAL, LATE = 25, 8
+USUAL, LATE = 25, 5
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Eng
     """Build a prefill and a decode engine that have shaken hands."""
     with pytest.MonkeyPatch.context() as monkeypatch, recording(monkeypatch):
         directory = tmp_path_factory.mktemp("nixl")
-        prepare(monkeypatch, directory)
+        # Through shared memory a read may end while it is posted.
+        prepare(monkeypatch, directory, "tcp,self")
         with instrumented_engines(directory, monkeypatch) as make:
             prefill, decode = make("kv_producer"), make("kv_consumer")
             connect(prefill, decode)
@@ -90,13 +91,17 @@ def test_a_reader_that_looks_seldom_has_no_slow_link(pair: tuple[Engine, Engine]
     usual = [read(pair, recorder, f"usual-{n}", lambda: True) for n in range(USUAL)]
     common = int(statistics.median(each["duration_nano"] for each in usual))
     late = []
-    for n in range(LATE):
+    for n in range(8 * LATE):
         posted = time.monotonic_ns()
-        late.append(read(pair, recorder, f"late-{n}", lambda: time.monotonic_ns() - posted > 40 * common))  # noqa: B023
+        sample = read(pair, recorder, f"late-{n}", lambda: time.monotonic_ns() - posted > 40 * common)  # noqa: B023
+        # Of one that ended while it was posted NIXL knows how long it took.
+        if sample["duration_nano"] > 20 * common:
+            late.append(sample)
+        if len(late) == LATE:
+            break
     for each in late + usual:
         assert 0 <= each["end_uncertainty_nano"] <= each["duration_nano"]
-    late = [each for each in late if each["duration_nano"] > 20 * common]
-    assert len(late) >= MEDIAN_COUNT
+    assert len(late) == LATE >= MEDIAN_COUNT
     assert all(each["end_uncertainty_nano"] > each["duration_nano"] / 2 for each in late)
     rows = [(each, 3600 - n) for n, each in enumerate(usual)]
     speed, latencies = judged([*rows, *((each, 50 - n) for n, each in enumerate(late))])
