@@ -54,7 +54,7 @@ _SAMPLE, _EVENT = "emit() of a sample", "emit() of an event"
 # The statement of each subject; its names are those of :func:`_namespace`.
 _OURS: Final = {
     _SAMPLE: (
-        "emit_transfer(end, 11_000_000, size, 6, 40_000, 1, 2, 1, 2, 0, 'NixlConnector', peer, 'engine-a', request)"
+        "emit_transfer(end, 11_000_000, size, 6, 40_000, 0, 1, 2, 1, 2, 0, 'NixlConnector', peer, 'engine-a', request)"
     ),
     _EVENT: (
         "emit_event('transfer_failure', {'channel': 1, 'peer': {'address': peer}, 'mode': 1, 'error_type': 1,"

@@ -20,9 +20,12 @@ _BASES = (
 )
 
 
-@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/architecture.md", "docs/testing.md"])
+@pytest.mark.parametrize(
+    "document",
+    ["CONTRIBUTING.md", "docs/architecture.md", "docs/testing.md", "docs/reference/field-facts.md"],
+)
 def test_named_files_exist(document: str) -> None:
     """A file that moves takes its mention along."""
-    named = set(re.findall(r"`([\w/.-]+\.(?:py|proto|md|txt|yml))`", (_ROOT / document).read_text()))
+    named = set(re.findall(r"`([\w/.-]+\.(?:py|proto|md|txt|yml|sh))`", (_ROOT / document).read_text()))
     assert named
     assert sorted(name for name in named if not any((base / name).exists() for base in _BASES)) == []

@@ -96,7 +96,7 @@ def corpus() -> dict[str, bytes]:
         ),
     }
     transfers = [
-        (TIME + n, 10_000 * n, 1 << n, 6, 40, 1, 1, 1, 2, n % 2, "NixlConnector", f"10.0.0.{n}:5600", "e", f"r-{n}")
+        (TIME + n, 10_000 * n, 1 << n, 6, 40, 9 * n, 1, 1, 1, 2, n % 2, "NixlConnector", f"10.0.0.{n}:5600", "e", f"r-{n}")
         for n in range(20)
     ]  # fmt: skip
     probes = [(TIME + n, 900, 1 + n % 3, "ZmqECConnector", "10.0.0.7:5600", f"r-{n}") for n in range(20)]

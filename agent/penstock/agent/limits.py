@@ -56,6 +56,15 @@ PenstockTransferSlowerThanUsual and PenstockTransferSlowerThanPeers have the sam
 LOOK_TIMES: Final = 1.5
 """Times between two looks by which a duration may be too long: looks vary, and durations are of buckets 26 % wide."""
 
+
+def is_loose(least: float, most: float) -> bool:
+    """Return whether a number between two bounds is little known: the engine looked seldom at what it measured."""
+    return most > LOOSE_TIMES * least
+
+
+LOOSE_TIMES: Final = 1.5
+"""Times by which an end that may have been earlier changes a speed or a duration: from here on it is told as "at least" or "at most"."""
+
 SLOW_WAITS_COUNT: Final = 2
 """Slow waits for a peer: one is chance, ..."""
 

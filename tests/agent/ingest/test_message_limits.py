@@ -65,6 +65,7 @@ REFUSED = [
     (Batch(epoch=1, seq=1, events=[Event(source_lost=SourceLost())]), "events.source_lost is the agent's own"),
     (Batch(epoch=1, seq=1, events=[Event(forgotten=Forgotten())]), "events.forgotten is the agent's own"),
     (Batch(epoch=1, seq=1, events=[deferral_end("r", ending=DEFERRAL_ENDING_ENGINE_LOST)]), "engine_lost is the agent's own word"),
+    (samples(2, end_uncertainty_nano=[1]), "transfers.end_uncertainty_nano has 1 entries, transfers.end_time_unix_nano 2"),
     (samples(2, bytes=[1]), "transfers.bytes has 1 entries, transfers.end_time_unix_nano 2; all columns are equally long"),
     (samples(1, end_time_unix_nano=[]), "transfers.duration_nano has 1 entries, transfers.end_time_unix_nano 0"),
     (samples(1, peer=[5]), "transfers.peer has index 5, the string table has 5 entries"),

@@ -44,9 +44,11 @@ DECODE = source(server="decode", epoch=1)
 WORKER = source(server="decode", process="worker", rank=1, epoch=2)
 FRONT = source(server="decode", engine="", process="api", epoch=3)
 
+LATE = transfers([(30_000_000, 1 << 20, PEER, 1), (7_000_000, 1 << 15, PEER, 1), (9, 9, "", 2)])
+LATE.transfers.end_uncertainty_nano[0] = 12_000_000
 VERIFIED = {"channel": common.CHANNEL_KV, "peer": {"address": PEER}, "ok": 2, "unverified": 1}
 LOG = [
-    (WORKER, transfers([(30_000_000, 1 << 20, PEER, 1), (7_000_000, 1 << 15, PEER, 1), (9, 9, "", 2)])),
+    (WORKER, LATE),
     (WORKER, probes([(PEER, common.PROBE_RESULT_HIT), (PEER, common.PROBE_RESULT_MISS)])),
     (
         WORKER,
@@ -136,7 +138,9 @@ SNAPSHOT = Snapshot(
     leases={"count": 3, "blocks": 12},
     queue={
         "running": 2,
-        "waiting": [{"reason": QUEUE_REASON_CAPACITY, "count": 5, "oldest_start_time_unix_nano": TIME - SECOND}],
+        "waiting": [
+            {"reason": QUEUE_REASON_CAPACITY, "count": 5, "oldest_start_time_unix_nano": TIME - SECOND}
+        ],
         "total_blocks": 999,
         "free_blocks": 4,
         "last_step_time_unix_nano": TIME - SECOND,

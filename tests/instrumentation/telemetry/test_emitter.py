@@ -48,7 +48,7 @@ def fill_events(emitter: Emitter, number: int) -> None:
 def fill_transfers(emitter: Emitter, number: int) -> None:
     """Emit transfers."""
     for index in range(number):
-        emitter.emit_transfer(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, "c", "p", "e", str(index))
+        emitter.emit_transfer(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, "c", "p", "e", str(index))
 
 
 def fill_probes(emitter: Emitter, number: int) -> None:

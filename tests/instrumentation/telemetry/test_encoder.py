@@ -31,7 +31,7 @@ def event(kind: str = "transfer_failure", fields: Any = None, request_id: Any = 
 
 def transfer(request_id: str = "r", size: Any = 1, connector: Any = "NixlConnector") -> Any:
     """Build a transfer's tuple."""
-    return (TIME, 5, size, 2, 1, 1, 1, 1, 2, 0, connector, "10.0.0.7:5600", "engine-a", request_id)
+    return (TIME, 5, size, 2, 1, 0, 1, 1, 1, 2, 0, connector, "10.0.0.7:5600", "engine-a", request_id)
 
 
 def batches(sealed: Sequence[Sealed]) -> list[Batch]:

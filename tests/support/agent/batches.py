@@ -89,6 +89,7 @@ def add_transfers(
     columns.bytes.extend([size] * count)
     columns.descriptors.extend([4] * count)
     columns.post_duration_nano.extend([1_000] * count)
+    columns.end_uncertainty_nano.extend([0] * count)
     columns.channel.extend([CHANNEL_KV] * count)
     columns.direction.extend([DIRECTION_RECEIVE] * count)
     columns.result.extend([TRANSFER_RESULT_OK] * count)

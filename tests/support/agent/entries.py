@@ -31,7 +31,7 @@ def emit_closed(runtime: Runtime, request_id: str) -> None:
 def emit_transfer(runtime: Runtime, request_id: str) -> None:
     """Emit a completed transfer."""
     runtime.emit_transfer(
-        1_750_000_000_000_000_000, 11_000_000, 393_216, 6, 40_000, CHANNEL_KV, DIRECTION_RECEIVE,
+        1_750_000_000_000_000_000, 11_000_000, 393_216, 6, 40_000, 0, CHANNEL_KV, DIRECTION_RECEIVE,
         TRANSFER_RESULT_OK, COMPONENT_WORKER, 0, "NixlConnector", "10.0.0.7:5600", "engine-a", request_id,
     )  # fmt: skip
 

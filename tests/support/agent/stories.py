@@ -238,6 +238,8 @@ def fill(batch: Batch, entries: Iterable[Event | TransferSample | ProbeSample]) 
             continue
         columns = batch.probes if isinstance(entry, ProbeSample) else batch.transfers
         for name, value in entry._asdict().items():
+            if value is None:
+                continue  # as an older engine, which has no such column
             cell = strings.setdefault(value, len(strings)) if isinstance(value, str) else value
             getattr(columns, name).append(cell)
     batch.strings[:] = list(strings)

@@ -58,7 +58,7 @@ def _transfers(
     """Emit good transfers of 4 MiB in 12 ms, two a second."""
     for number in range(count):
         engine.runtime.emit_transfer(
-            engine.moment(30.0 - number / 2), 12 * _MILLISECOND, 4 << 20, 32, 40_000, channel, DIRECTION_RECEIVE,
+            engine.moment(30.0 - number / 2), 12 * _MILLISECOND, 4 << 20, 32, 40_000, 0, channel, DIRECTION_RECEIVE,
             TRANSFER_RESULT_OK, COMPONENT_WORKER, 0, connector, peer, "engine-of-" + peer, f"cmpl-{number:04d}-0",
         )  # fmt: skip
 
@@ -322,7 +322,7 @@ def experts(engine: StandInEngine, _: Run) -> None:
         )
         for source in (1, 3):
             engine.runtime.emit_transfer(
-                engine.moment(ago), (8 if source == 1 else 160) * _MILLISECOND, 384 << 20, 16, 40_000, CHANNEL_EPLB,
+                engine.moment(ago), (8 if source == 1 else 160) * _MILLISECOND, 384 << 20, 16, 40_000, 0, CHANNEL_EPLB,
                 DIRECTION_RECEIVE, TRANSFER_RESULT_OK, COMPONENT_WORKER, 0, "torch_nccl", f"rank:{source}", "", "",
             )  # fmt: skip
 

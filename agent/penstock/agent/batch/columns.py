@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import repeat
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, sub
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from penstock.agent.batch.transposed_events import TRANSPOSED, transposed_events
@@ -160,6 +160,14 @@ class SampleColumns:
         if column is None:
             column = self._lists[name] = getattr(self._samples, name)[:]
         return column
+
+    def least_durations(self) -> list[int] | None:
+        """Return how long each transfer took at least: its end was some look before. None from engines that do not say."""
+        unseen = self["end_uncertainty_nano"]
+        if not unseen:
+            return None
+        durations = self["duration_nano"]
+        return [max(each, 1) for each in map(sub, durations, unseen)] if any(unseen) else durations
 
 
 class BatchColumns:

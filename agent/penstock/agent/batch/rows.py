@@ -5,6 +5,7 @@ For readers that need single entries; the metrics' aggregator reads columns.
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_ERROR
@@ -34,7 +35,8 @@ def _start(end: int, duration: int) -> int:
 class TransferSample(NamedTuple):
     """One completed transfer: the n-th entry of every column of ``TransferSamples``.
 
-    Enums are their wire numbers; text is looked up in the batch's string table.
+    Enums are their wire numbers; text is looked up in the batch's string table. *end_uncertainty_nano*: by how much the
+    end may have been before it was seen; None from an engine that does not say.
     """
 
     end_time_unix_nano: int
@@ -51,6 +53,7 @@ class TransferSample(NamedTuple):
     peer: str
     peer_engine_id: str
     request_id: str
+    end_uncertainty_nano: int | None = None
 
     @property
     def start_time_unix_nano(self) -> int:
@@ -83,6 +86,7 @@ def transfer_rows(batch: Batch) -> Iterator[TransferSample]:
         [text[index] for index in columns.peer],
         [text[index] for index in columns.peer_engine_id],
         [text[index] for index in columns.request_id],
+        columns.end_uncertainty_nano or repeat(None),
     )
 
 

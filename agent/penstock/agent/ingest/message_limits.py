@@ -81,6 +81,8 @@ _SCAN_ABOVE_BYTES = 256 << 10
 AGENT_KINDS = frozenset({"source_lost", "source_stopped", "forgotten"})
 
 _SCALARS = str | bytes | int | float
+# Columns that engines before them do not fill.
+_ABSENT_IN_OLDER = frozenset({"end_uncertainty_nano"})
 _INDICES = frozenset({"connector", "peer", "peer_engine_id", "request_id"})
 
 
@@ -171,7 +173,7 @@ def _check_samples(name: str, samples: Samples, columns: SampleColumns, contents
     for field in samples.DESCRIPTOR.fields:
         column = field.name
         length = len(getattr(samples, column))
-        if length != rows:
+        if length != rows and (length or column not in _ABSENT_IN_OLDER):
             raise ContractError(
                 f"{name}.{column} has {length} entries, {name}.end_time_unix_nano {rows}; all columns are equally long"
             )

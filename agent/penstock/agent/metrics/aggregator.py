@@ -205,8 +205,8 @@ class Aggregator:
     def pair_speeds(self, key: EngineKey, now: int, look: float = 0.0) -> dict[PairKey, Speed]:
         """Return how fast an engine's transfers were in the 15 minutes before *now* (nanoseconds), by peer and rank.
 
-        Their durations run until the engine looks, every *look* seconds (0 for not known): a slow pair is as slow as it is
-        at best.
+        Their durations run until the engine looks: a slow pair is as slow as it is at best. Where the engine does not tell of
+        its looks, they are *look* seconds apart (0 for not known).
         """
         with self._lock:
             pairs = self._speeds.pairs(key, now)
@@ -217,9 +217,11 @@ class Aggregator:
                 found[pair] = self._speeds.speed(pair, now)
         speeds = with_siblings(found)
         for pair, speed in speeds.items():
-            if look and is_slow(speed):
+            took = 0.0
+            if look and speed.most is None and is_slow(speed):
                 windows = self.peer_windows(key, pair.peer, now)
-                speeds[pair] = at_best(speed, windows.transfers.newest if windows is not None else 0.0, look)
+                took = windows.transfers.newest if windows is not None else 0.0
+            speeds[pair] = at_best(speed, took, look)
         return speeds
 
     def dump(self) -> bytes:

@@ -200,7 +200,8 @@ class Gatherer:
         for labels, total, *_ in sorted(rows):
             exemplar = self._exemplars.get(key, metric, labels) if metric.exemplars else None
             mark = _mark(exemplar, metric) if exemplar else None
-            samples.append(Sample((*prefix, *labels), total, mark))
+            value = total if metric.scale == 1 else total / metric.scale
+            samples.append(Sample((*prefix, *labels), value, mark))
         return samples
 
     def _distributions(self, key: EngineKey, metric: Metric, rows: list[Row]) -> list[Distribution]:

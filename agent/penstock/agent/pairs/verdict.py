@@ -112,6 +112,9 @@ def _transport(facts: TransferFacts) -> str:
         for name, word in (("UCX_TLS", "tls"), ("UCX_NET_DEVICES", "devices"))
         if name in facts.environment
     ]
+    # UCX chooses for each peer, and NIXL has no call that tells what.
+    if "UCX" in facts.backends and "UCX_TLS" not in facts.environment:
+        chosen.insert(0, "tls=not told")
     memory = f" ({facts.memory})" if facts.memory else ""
     return " ".join(["+".join(facts.backends), *chosen]) + memory
 

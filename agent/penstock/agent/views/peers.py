@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from penstock.agent import limits
 from penstock.agent.badness import badness
 from penstock.agent.pairs import slowness
 from penstock.agent.views import text
@@ -37,6 +38,19 @@ def quantiles(item: admin.DurationWindow) -> str:
     if not item.count:
         return text.NONE
     return f"{text.span_of_time(item.p50_seconds)}/{text.span_of_time(item.p99_seconds)}"
+
+
+def _seen_quantiles(item: admin.DurationWindow, least: admin.DurationWindow) -> str:
+    """Return the same of transfers, which end when they are seen: ``≤1.0s/1.0s`` where they may have been much shorter."""
+    return f"≤{quantiles(item)}" if _seen_late(item, least) else quantiles(item)
+
+
+def _seen_late(item: admin.DurationWindow, least: admin.DurationWindow) -> bool:
+    return (
+        bool(item.count)
+        and least.count == item.count
+        and limits.is_loose(least.p50_seconds, item.p50_seconds)
+    )
 
 
 def condition_word(item: admin.PeerSummary) -> str:
@@ -78,8 +92,8 @@ def peer_rows(items: Iterable[admin.PeerSummary], now: float) -> Table:
                 str(failed_attempts(item)),
                 quantiles(item.waits.last_15_minutes),
                 quantiles(item.waits.hour_before),
-                quantiles(item.transfers.last_minute),
-                quantiles(item.transfers.last_15_minutes),
+                _seen_quantiles(item.transfers.last_minute, item.transfers_at_least.last_minute),
+                _seen_quantiles(item.transfers.last_15_minutes, item.transfers_at_least.last_15_minutes),
                 quantiles(item.transfers.hour_before),
                 text.span_of_time(item.mean_duration_seconds) if item.transfers_ok else text.NONE,
                 str(item.in_flight),
@@ -177,6 +191,7 @@ def _as_seen(item: admin.PeerSummary, now: float) -> Iterator[str]:
     yield f"Transfers: {item.transfers_ok} ok{mean}, {failed_attempts(item)} failed"
     yield from _windows("Waits", item.waits)
     yield from _windows("Transfer times", item.transfers)
+    yield from _seen_late_words(item)
     if item.failures:
         last = f", last {text.ago_of(item.last_failure, now)}" if item.HasField("last_failure") else ""
         yield f"Failures: {failure_words(item)}{last}"
@@ -193,6 +208,18 @@ def _windows(what: str, item: admin.PeerWindows) -> Iterator[str]:
             f"{what} (p50/p99): {quantiles(item.last_minute)} in the last minute, "
             f"{quantiles(item.last_15_minutes)} in the last 15, {quantiles(item.hour_before)} in the hour before"
         )
+
+
+def _seen_late_words(item: admin.PeerSummary) -> Iterator[str]:
+    """Yield a line if the engine looks so seldom that its transfers may have been much shorter."""
+    for window, least, when in (
+        (item.transfers.last_minute, item.transfers_at_least.last_minute, "in the last minute"),
+        (item.transfers.last_15_minutes, item.transfers_at_least.last_15_minutes, "in the last 15"),
+    ):
+        if _seen_late(window, least):
+            span = f"{text.span_of_time(least.p50_seconds)} to {text.span_of_time(window.p50_seconds)}"
+            yield f"Seen late: a transfer ends when its engine looks; the median {when} is {span}"
+            return
 
 
 def _quarantine(order: admin.Quarantine, now: float) -> str:
@@ -265,6 +292,10 @@ def _speed_now(item: admin.PairSpeed) -> str:
     if not item.count:
         return text.NONE
     word = speed_words(item.bytes_per_second)
+    most = item.bytes_per_second_at_most
+    if item.HasField("bytes_per_second_at_most") and limits.is_loose(item.bytes_per_second, most):
+        # Seen late: it may have been much faster.
+        word = f"≥{word}"
     return text.style(word, "yellow") if slowness(item) else word
 
 

@@ -115,6 +115,7 @@ class Emitter:
         bytes: int,  # noqa: A002  (the wire's name)
         descriptors: int,
         post_ns: int,
+        end_uncertainty_ns: int,
         channel: int,
         direction: int,
         result: int,
@@ -125,13 +126,16 @@ class Emitter:
         peer_engine_id: str,
         request_id: str,
     ) -> None:
-        """Queue one completed transfer. Positional arguments are cheapest; times in nanoseconds."""
+        """Queue one completed transfer. Positional arguments are cheapest; times in nanoseconds.
+
+        *end_uncertainty_ns*: by how much the end may have been before it was seen.
+        """
         if len(request_id) > ID_MAX:
             request_id = request_id[:ID_MAX]
         queue = self.transfers
         queue.append((
-            end_ns, duration_ns, bytes, descriptors, post_ns, channel, direction, result, component, rank,
-            connector, peer, peer_engine_id, request_id,
+            end_ns, duration_ns, bytes, descriptors, post_ns, end_uncertainty_ns, channel, direction, result, component,
+            rank, connector, peer, peer_engine_id, request_id,
         ))  # fmt: skip
         if len(queue) > self.wake_threshold:
             self._on_threshold(queue)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 EventRecord: TypeAlias = tuple[int, str, "Mapping[str, Any]", int, int, str, bool]
 """time_ns, kind, fields, component, rank, request_id, rehearsal."""
 
-TransferRecord: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, str, str, str, str]
-"""end_ns, duration_ns, bytes, descriptors, post_ns, channel, direction, result, component, rank,
+TransferRecord: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, str, str, str, str]
+"""end_ns, duration_ns, bytes, descriptors, post_ns, end_uncertainty_ns, channel, direction, result, component, rank,
 connector, peer, peer_engine_id, request_id."""
 
 ProbeRecord: TypeAlias = tuple[int, int, int, str, str, str]
@@ -26,6 +26,7 @@ TRANSFER_COLUMNS: Final = (
     "bytes",
     "descriptors",
     "post_duration_nano",
+    "end_uncertainty_nano",
     "channel",
     "direction",
     "result",
@@ -36,7 +37,7 @@ TRANSFER_COLUMNS: Final = (
     "peer_engine_id",
     "request_id",
 )
-TRANSFER_TEXT: Final = 10
+TRANSFER_TEXT: Final = 11
 """From this column on a transfer's fields are text."""
 
 PROBE_COLUMNS: Final = ("end_time_unix_nano", "duration_nano", "result", "connector", "peer", "request_id")

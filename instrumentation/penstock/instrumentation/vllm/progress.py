@@ -118,6 +118,11 @@ class ConnectorCalls:
         """Record that the call has returned."""
         self._start_ns = 0
 
+    @property
+    def began_ns(self) -> int:
+        """When the call began that has not returned, wall clock in nanoseconds; 0 without one."""
+        return self._start_ns
+
     def fill(self, snapshot: Snapshot) -> None:
         """Add the steps, and the call if it has lasted for :data:`OPEN_NS`. On the exporter's thread."""
         progress = snapshot.progress

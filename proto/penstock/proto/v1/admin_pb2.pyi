@@ -771,7 +771,7 @@ class ListPeersResponse(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerSummary, _Mapping]]] = ..., left_out: _Optional[int] = ..., total: _Optional[int] = ..., total_peers: _Optional[int] = ...) -> None: ...
 
 class PeerSummary(_message.Message):
-    __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure", "deferred", "oldest_deferred", "retired", "transfers", "waits", "failures_last_minute", "condition", "condition_reason", "condition_since", "engine")
+    __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure", "deferred", "oldest_deferred", "retired", "transfers", "waits", "failures_last_minute", "condition", "condition_reason", "condition_since", "engine", "transfers_at_least")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -792,6 +792,7 @@ class PeerSummary(_message.Message):
     CONDITION_REASON_FIELD_NUMBER: _ClassVar[int]
     CONDITION_SINCE_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_AT_LEAST_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     peer: _common_pb2.Peer
     status: _snapshot_pb2.PeerStatus
@@ -812,7 +813,8 @@ class PeerSummary(_message.Message):
     condition_reason: str
     condition_since: _timestamp_pb2.Timestamp
     engine: _common_pb2.EngineKey
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., mean_duration_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., oldest_in_flight: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., last_failure: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deferred: _Optional[int] = ..., oldest_deferred: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., retired: bool = ..., transfers: _Optional[_Union[PeerWindows, _Mapping]] = ..., waits: _Optional[_Union[PeerWindows, _Mapping]] = ..., failures_last_minute: _Optional[int] = ..., condition: _Optional[_Union[PeerCondition, str]] = ..., condition_reason: _Optional[str] = ..., condition_since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., engine: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ...) -> None: ...
+    transfers_at_least: PeerWindows
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., mean_duration_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., oldest_in_flight: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., last_failure: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deferred: _Optional[int] = ..., oldest_deferred: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., retired: bool = ..., transfers: _Optional[_Union[PeerWindows, _Mapping]] = ..., waits: _Optional[_Union[PeerWindows, _Mapping]] = ..., failures_last_minute: _Optional[int] = ..., condition: _Optional[_Union[PeerCondition, str]] = ..., condition_reason: _Optional[str] = ..., condition_since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., engine: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., transfers_at_least: _Optional[_Union[PeerWindows, _Mapping]] = ...) -> None: ...
 
 class PeerWindows(_message.Message):
     __slots__ = ("last_minute", "last_15_minutes", "hour_before")
@@ -928,7 +930,7 @@ class FactDifference(_message.Message):
     def __init__(self, fact: _Optional[str] = ..., value: _Optional[str] = ..., peer_value: _Optional[str] = ..., effect: _Optional[_Union[DifferenceEffect, str]] = ...) -> None: ...
 
 class PairSpeed(_message.Message):
-    __slots__ = ("channel", "rank", "bytes_per_second", "count", "usual_bytes_per_second", "usual_count", "usual_ratio", "siblings_ratio", "size_class")
+    __slots__ = ("channel", "rank", "bytes_per_second", "count", "usual_bytes_per_second", "usual_count", "usual_ratio", "siblings_ratio", "size_class", "bytes_per_second_at_most")
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
@@ -938,6 +940,7 @@ class PairSpeed(_message.Message):
     USUAL_RATIO_FIELD_NUMBER: _ClassVar[int]
     SIBLINGS_RATIO_FIELD_NUMBER: _ClassVar[int]
     SIZE_CLASS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_AT_MOST_FIELD_NUMBER: _ClassVar[int]
     channel: _common_pb2.Channel
     rank: int
     bytes_per_second: float
@@ -947,7 +950,8 @@ class PairSpeed(_message.Message):
     usual_ratio: float
     siblings_ratio: float
     size_class: str
-    def __init__(self, channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., rank: _Optional[int] = ..., bytes_per_second: _Optional[float] = ..., count: _Optional[int] = ..., usual_bytes_per_second: _Optional[float] = ..., usual_count: _Optional[int] = ..., usual_ratio: _Optional[float] = ..., siblings_ratio: _Optional[float] = ..., size_class: _Optional[str] = ...) -> None: ...
+    bytes_per_second_at_most: float
+    def __init__(self, channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., rank: _Optional[int] = ..., bytes_per_second: _Optional[float] = ..., count: _Optional[int] = ..., usual_bytes_per_second: _Optional[float] = ..., usual_count: _Optional[int] = ..., usual_ratio: _Optional[float] = ..., siblings_ratio: _Optional[float] = ..., size_class: _Optional[str] = ..., bytes_per_second_at_most: _Optional[float] = ...) -> None: ...
 
 class FailureCount(_message.Message):
     __slots__ = ("mode", "error_type", "count")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from penstock.proto.v1 import common_pb2 as penstock_dot_proto_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/proto/v1/samples.proto\x12\x0bpenstock.v1\x1a\x1epenstock/proto/v1/common.proto\"\x89\x03\n\x0fTransferSamples\x12\x1a\n\x12\x65nd_time_unix_nano\x18\x01 \x03(\x06\x12\x15\n\rduration_nano\x18\x02 \x03(\x04\x12\r\n\x05\x62ytes\x18\x03 \x03(\x04\x12\x13\n\x0b\x64\x65scriptors\x18\x04 \x03(\r\x12\x1a\n\x12post_duration_nano\x18\x05 \x03(\x04\x12%\n\x07\x63hannel\x18\x06 \x03(\x0e\x32\x14.penstock.v1.Channel\x12)\n\tdirection\x18\x07 \x03(\x0e\x32\x16.penstock.v1.Direction\x12+\n\x06result\x18\x08 \x03(\x0e\x32\x1b.penstock.v1.TransferResult\x12)\n\tcomponent\x18\t \x03(\x0e\x32\x16.penstock.v1.Component\x12\x0c\n\x04rank\x18\n \x03(\r\x12\x11\n\tconnector\x18\x0b \x03(\r\x12\x0c\n\x04peer\x18\x0c \x03(\r\x12\x16\n\x0epeer_engine_id\x18\r \x03(\r\x12\x12\n\nrequest_id\x18\x0e \x03(\r\"\xa0\x01\n\x0cProbeSamples\x12\x1a\n\x12\x65nd_time_unix_nano\x18\x01 \x03(\x06\x12\x15\n\rduration_nano\x18\x02 \x03(\x04\x12(\n\x06result\x18\x03 \x03(\x0e\x32\x18.penstock.v1.ProbeResult\x12\x11\n\tconnector\x18\x04 \x03(\r\x12\x0c\n\x04peer\x18\x05 \x03(\r\x12\x12\n\nrequest_id\x18\x06 \x03(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/proto/v1/samples.proto\x12\x0bpenstock.v1\x1a\x1epenstock/proto/v1/common.proto\"\xa7\x03\n\x0fTransferSamples\x12\x1a\n\x12\x65nd_time_unix_nano\x18\x01 \x03(\x06\x12\x15\n\rduration_nano\x18\x02 \x03(\x04\x12\r\n\x05\x62ytes\x18\x03 \x03(\x04\x12\x13\n\x0b\x64\x65scriptors\x18\x04 \x03(\r\x12\x1a\n\x12post_duration_nano\x18\x05 \x03(\x04\x12\x1c\n\x14\x65nd_uncertainty_nano\x18\x0f \x03(\x04\x12%\n\x07\x63hannel\x18\x06 \x03(\x0e\x32\x14.penstock.v1.Channel\x12)\n\tdirection\x18\x07 \x03(\x0e\x32\x16.penstock.v1.Direction\x12+\n\x06result\x18\x08 \x03(\x0e\x32\x1b.penstock.v1.TransferResult\x12)\n\tcomponent\x18\t \x03(\x0e\x32\x16.penstock.v1.Component\x12\x0c\n\x04rank\x18\n \x03(\r\x12\x11\n\tconnector\x18\x0b \x03(\r\x12\x0c\n\x04peer\x18\x0c \x03(\r\x12\x16\n\x0epeer_engine_id\x18\r \x03(\r\x12\x12\n\nrequest_id\x18\x0e \x03(\r\"\xa0\x01\n\x0cProbeSamples\x12\x1a\n\x12\x65nd_time_unix_nano\x18\x01 \x03(\x06\x12\x15\n\rduration_nano\x18\x02 \x03(\x04\x12(\n\x06result\x18\x03 \x03(\x0e\x32\x18.penstock.v1.ProbeResult\x12\x11\n\tconnector\x18\x04 \x03(\r\x12\x0c\n\x04peer\x18\x05 \x03(\r\x12\x12\n\nrequest_id\x18\x06 \x03(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,7 +33,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.v1.samples_p
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TRANSFERSAMPLES']._serialized_start=81
-  _globals['_TRANSFERSAMPLES']._serialized_end=474
-  _globals['_PROBESAMPLES']._serialized_start=477
-  _globals['_PROBESAMPLES']._serialized_end=637
+  _globals['_TRANSFERSAMPLES']._serialized_end=504
+  _globals['_PROBESAMPLES']._serialized_start=507
+  _globals['_PROBESAMPLES']._serialized_end=667
 # @@protoc_insertion_point(module_scope)

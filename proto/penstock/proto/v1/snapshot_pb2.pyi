@@ -218,7 +218,7 @@ class ConnectorThread(_message.Message):
     def __init__(self, name: _Optional[str] = ..., alive: _Optional[int] = ..., ended_time_unix_nano: _Optional[int] = ...) -> None: ...
 
 class TransferFacts(_message.Message):
-    __slots__ = ("connector", "rank", "kv_layout", "attention_backend", "memory", "backends", "parameters", "environment")
+    __slots__ = ("connector", "rank", "kv_layout", "attention_backend", "memory", "backends", "parameters", "environment", "default_parameters")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +233,13 @@ class TransferFacts(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class DefaultParametersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     CONNECTOR_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     KV_LAYOUT_FIELD_NUMBER: _ClassVar[int]
@@ -241,6 +248,7 @@ class TransferFacts(_message.Message):
     BACKENDS_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     connector: str
     rank: int
     kv_layout: str
@@ -249,7 +257,8 @@ class TransferFacts(_message.Message):
     backends: _containers.RepeatedScalarFieldContainer[str]
     parameters: _containers.ScalarMap[str, str]
     environment: _containers.ScalarMap[str, str]
-    def __init__(self, connector: _Optional[str] = ..., rank: _Optional[int] = ..., kv_layout: _Optional[str] = ..., attention_backend: _Optional[str] = ..., memory: _Optional[str] = ..., backends: _Optional[_Iterable[str]] = ..., parameters: _Optional[_Mapping[str, str]] = ..., environment: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    default_parameters: _containers.ScalarMap[str, str]
+    def __init__(self, connector: _Optional[str] = ..., rank: _Optional[int] = ..., kv_layout: _Optional[str] = ..., attention_backend: _Optional[str] = ..., memory: _Optional[str] = ..., backends: _Optional[_Iterable[str]] = ..., parameters: _Optional[_Mapping[str, str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., default_parameters: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class UpstreamCount(_message.Message):
     __slots__ = ("name", "upstream", "seen", "connector", "rank")

@@ -110,3 +110,13 @@ def test_transfers_count_as_waits_do() -> None:
     slow = DurationWindows(DurationWindow(4, 3, 3), DurationWindow(9, 3, 3), _USUAL)
     found = peer_condition(_peer(), PeerWindows(transfers=slow), TIME)
     assert found.reason == "p50 of transfers 3.0 s in the last 15 minutes, 50 ms in the hour before"
+
+
+def test_what_is_seen_late_is_not_slow() -> None:
+    """Slow is what were so even if each transfer had ended just after the look before."""
+    hour, now = DurationWindow(50, 0.01, 0.02), DurationWindow(8, 1.0, 1.0)
+    seen = DurationWindows(now, now, hour)
+    for least, condition in ((0.009, admin.PEER_CONDITION_OK), (0.9, admin.PEER_CONDITION_SLOW)):
+        bound = DurationWindow(8, least, least)
+        windows = PeerWindows(seen, least=DurationWindows(bound, bound))
+        assert peer_condition(Present(), windows, 10**18, 10**18).condition == condition

@@ -400,3 +400,32 @@ def test_answers_of_an_id_that_is_shared_no_more() -> None:
     (cause,) = verdict.causes
     assert verdict.answer == VerdictKind.NOTHING_WRONG
     assert (cause.kind, cause.peer, cause.until, cause.requests) == ("engine_id_shared", PEER, at(60), 2)
+
+
+@pytest.mark.parametrize(("least", "words"), [(0.001, ""), (0.9, "take 1.0s"), (0.6, "take at least 600ms")])
+def test_transfers_whose_looks_are_told(least: float, words: str) -> None:
+    """Slow by the shortest that they can have been, and said as that where they are little known."""
+    window, bound = {"count": 50, "p50_seconds": 1.0}, {"count": 50, "p50_seconds": least}
+    row = admin.PeerSummary(
+        key=DECODES,
+        peer={"address": PEER},
+        transfers={"last_minute": window, "hour_before": {"count": 50, "p50_seconds": 0.1}},
+        transfers_at_least={"last_minute": bound},
+    )
+    causes = verdict_of(calm(), peers=[row]).causes
+    assert [words in each.sentence for each in causes] == ([True] if words else [])
+    assert all(each.confidence == Confidence.LIKELY for each in causes)
+
+
+def test_a_pair_whose_looks_are_told() -> None:
+    """The sentence says the most that it can move."""
+    speed = {
+        "bytes_per_second": 1e6,
+        "bytes_per_second_at_most": 4e6,
+        "count": 12,
+        "size_class": "1 MiB and more",
+        "usual_ratio": 0.1,
+    }
+    (cause,) = verdict_of(calm(), pairs=[_pair(speed=speed)]).causes
+    assert "move at most 4.0 MB/s, 10% of what is usual" in cause.sentence
+    assert cause.confidence == Confidence.LIKELY

@@ -38,6 +38,7 @@ def add(speeds: PairSpeeds, ends: list[int], rate: float, *, size: int = 4 * MB,
         columns = batch.transfers
         columns.end_time_unix_nano.append(end)
         columns.duration_nano.append(int(size / rate * NANOS))
+        columns.end_uncertainty_nano.append(0)
         columns.bytes.append(size)
         columns.channel.append(CHANNEL_KV)
         columns.result.append(result)  # type: ignore[arg-type]
@@ -210,8 +211,8 @@ SLOW = Speed(
     ("took", "look", "ratios"),
     [
         # Not known how often it looks, or how long a transfer took: as it is.
-        (1.0, 0.0, (0.01, 0.02)),
-        (0.0, 1.0, (0.01, 0.02)),
+        (1.0, 0.0, (None, None)),
+        (0.0, 1.0, (None, None)),
         # Seen once a second: it may have taken no time at all.
         (1.13, 1.0, (None, None)),
         (1.0, 2.0, (None, None)),

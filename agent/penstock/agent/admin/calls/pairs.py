@@ -129,4 +129,5 @@ def _speed(pair: PairKey, speed: Speed) -> admin.PairSpeed:
         usual_ratio=speed.ratio,
         siblings_ratio=speed.siblings_ratio,
         size_class=SIZE_CLASSES[speed.size_class],
+        bytes_per_second_at_most=speed.most,
     )

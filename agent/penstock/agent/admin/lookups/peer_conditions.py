@@ -43,7 +43,9 @@ def peer_condition(present: Present, windows: PeerWindows | None, now: int, trie
         return Condition(admin.PEER_CONDITION_QUARANTINED)
     if windows is not None:
         wrong = (
-            _failing(windows, now) or _slow("waits", windows.waits) or _slow("transfers", windows.transfers)
+            _failing(windows, now)
+            or _slow("waits", windows.waits, windows.waits)
+            or _slow("transfers", windows.transfers, windows.least)
         )
         if wrong is not None:
             return wrong
@@ -99,12 +101,14 @@ def _usual(windows: DurationWindows) -> DurationWindow | None:
     return None
 
 
-def _slow(what: str, windows: DurationWindows) -> Condition | None:
-    """Return the condition if the newest durations are longer than those of the hour before."""
-    present, since = windows.last_minute, "in the last minute"
+def _slow(what: str, windows: DurationWindows, least: DurationWindows) -> Condition | None:
+    """Return the condition if the newest durations are longer than those of the hour before, even if they are the *least* that they can be."""
+    present, shortest, since = windows.last_minute, least.last_minute, "in the last minute"
     if present.count < limits.MEDIAN_COUNT:
-        present, since = windows.last_15_minutes, "in the last 15 minutes"
+        present, shortest, since = windows.last_15_minutes, least.last_15_minutes, "in the last 15 minutes"
     before = windows.hour_before
+    if shortest.count == present.count:
+        present = shortest
     if present.count < limits.MEDIAN_COUNT:
         return None
     if before.count < limits.USUAL_COUNT:
@@ -112,11 +116,11 @@ def _slow(what: str, windows: DurationWindows) -> Condition | None:
             return None
         reason = f"p50 of {what} {seconds_text(present.p50)} {since}, no hour before to compare with"
         return Condition(admin.PEER_CONDITION_SLOW, 1.0, reason)
-    for name, after, usual, least in (
+    for name, after, usual, enough in (
         ("p50", present.p50, before.p50, limits.MEDIAN_COUNT),
         ("p99", present.p99, before.p99, limits.TAIL_COUNT),
     ):
-        if present.count >= least and limits.is_slower(after, usual):
+        if present.count >= enough and limits.is_slower(after, usual):
             reason = (
                 f"{name} of {what} {seconds_text(after)} {since}, {seconds_text(usual)} in the hour before"
             )

@@ -150,6 +150,8 @@ def _summary(peer: PeerKey, account: _Account, present: Present) -> admin.PeerSu
 def _add_windows(summary: admin.PeerSummary, windows: PeerWindows) -> None:
     summary.transfers.CopyFrom(_message(windows.transfers))
     summary.waits.CopyFrom(_message(windows.waits))
+    if windows.least.last_15_minutes.count:
+        summary.transfers_at_least.CopyFrom(_message(windows.least))
     summary.failures_last_minute = windows.failures_last_minute
 
 

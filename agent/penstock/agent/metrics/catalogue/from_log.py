@@ -27,12 +27,21 @@ TRANSFERS: Final = Metric(
 TRANSFER_DURATION: Final = Metric(
     "penstock_transfer_duration_seconds",
     MetricKind.HISTOGRAM,
-    "Time from posting a transfer to its completion; transfers with result ok only.",
+    "Time from posting a transfer until its engine saw the end; transfers with result ok only.",
     ("channel", "peer"),
     free=PEER,
     buckets=_DURATION,
     scale=NANOS,
     exemplars=True,
+)
+TRANSFER_END_UNCERTAINTY: Final = Metric(
+    "penstock_transfer_end_uncertainty_seconds_total",
+    MetricKind.COUNTER,
+    "By how much the transfers that penstock_transfer_duration_seconds sums up may have been shorter: an engine sees an end when it "
+    "looks, and the look before found the transfer still running. Engines before this counter do not tell of their looks, and add nothing.",
+    ("channel", "peer"),
+    free=PEER,
+    scale=NANOS,
 )
 TRANSFER_SIZE: Final = Metric(
     "penstock_transfer_size_bytes",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import repeat
 from operator import sub
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -14,6 +15,8 @@ from penstock.agent.metrics.latencies.time_slots import (
     BOUNDS,
     BUCKETS,
     FINEST_NANO,
+    QUARTER,
+    DurationWindow,
     DurationWindows,
     TimeSlots,
     duration_windows,
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.agent.batch import BatchColumns
 
 MAX_PEERS: Final = 1000
-"""Peers of all engines together; a busy one takes 30 KiB."""
+"""Peers of all engines together; a busy one takes 40 KiB."""
 
 # A clock that is further ahead than this would push all that is right out of the windows.
 _AHEAD_NANO: Final = 5 * 60 * NANOS
@@ -49,6 +52,9 @@ _NO_LOADS: Final = frozenset(
     }
 )
 
+# Of what is saved of a peer, the last columns as they are without them: no failed load, no durations.
+_LATER: Final[tuple[Any, ...]] = (0, 0, (0, ()))
+
 # A peer, or its place in a batch's table of strings.
 _P = TypeVar("_P", int, str)
 PeerKey = tuple[EngineKey, str]
@@ -59,7 +65,9 @@ class PeerWindows:
     """What one engine has seen of one peer.
 
     Attributes:
-        transfers: successful ones, from post to completion.
+        transfers: successful ones, from post to completion, which is when the engine saw it.
+        least: the same, had each ended just after the look before: of the last 15 minutes, and only of engines that tell of their
+            looks.
         waits: deferrals of requests that waited for it.
         failures_last_minute: without collateral ones.
         answered: when the newest transfer succeeded, nanoseconds, to the finest slot; 0 for not known.
@@ -74,6 +82,7 @@ class PeerWindows:
     answered: int = 0
     unanswered: int = 0
     unanswered_since: int = 0
+    least: DurationWindows = field(default_factory=DurationWindows)
 
     def succeeds(self, since: int) -> bool:
         """Return whether transfers succeed: one has since a time, nanoseconds, and not only before the newest failures.
@@ -97,6 +106,7 @@ class _Peer:
     transfers: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS))
     waits: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS))
     failures: TimeSlots = field(default_factory=lambda: TimeSlots(1))
+    least: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS, QUARTER))
     failed_load: int = 0
     failing_since: int = 0
     asked: int = -1
@@ -147,12 +157,14 @@ class PeerLatencies:
         for (index, slot), counts in counted(_transfers(contents), first, latest).items():
             found = self._peer(key, text[index] or UNKNOWN, slot * FINEST_NANO)
             if found is not None:
-                found.transfers.add(slot * FINEST_NANO, counts)
+                found.transfers.add(slot * FINEST_NANO, counts.seen)
+                if counts.least:
+                    found.least.add(slot * FINEST_NANO, counts.least)
         for (peer, slot), counts in counted(_waits(contents), first, latest).items():
             # A deferral without a peer waits for something else.
             found = self._peer(key, peer, slot * FINEST_NANO) if peer else None
             if found is not None:
-                found.waits.add(slot * FINEST_NANO, counts)
+                found.waits.add(slot * FINEST_NANO, counts.seen)
         for peer, mode, when in _failures(contents):
             found = self._peer(key, peer, when) if when <= latest else None
             if found is not None:
@@ -175,6 +187,7 @@ class PeerLatencies:
                 found.transfers.newest,
                 found.unanswered,
                 found.unanswered_since,
+                _least_windows(found.least, now),
             )
         return found.windows
 
@@ -212,7 +225,7 @@ class PeerLatencies:
         """Yield the state for JSON, a row for each peer."""
         for (key, peer), found in sorted(self._peers.items(), key=lambda item: item[0]):
             slots = (found.transfers.dump(), found.waits.dump(), found.failures.dump())
-            yield [key, peer, *slots, found.failed_load, found.failing_since]
+            yield [key, peer, *slots, found.failed_load, found.failing_since, found.least.dump()]
 
     def load(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take over what :meth:`dump` returned.
@@ -221,63 +234,89 @@ class PeerLatencies:
             ValueError, TypeError, LookupError, OverflowError: it is of another shape; nothing has changed.
 
         """
-        self._peers = {
-            (EngineKey(*key), peer): _Peer(
+        peers = {}
+        for key, name, transfers, waits, failures, *later in rows:
+            # An older agent wrote fewer.
+            failed, since, least = [*later, *_LATER[len(later) :]]
+            peers[EngineKey(*key), name] = _Peer(
                 TimeSlots.load(BUCKETS, transfers),
                 TimeSlots.load(BUCKETS, waits),
                 TimeSlots.load(1, failures),
-                # Absent in what an older agent wrote.
-                failed_load=int(failed[0]) if failed else 0,
-                failing_since=int(failed[1]) if len(failed) > 1 else 0,
+                TimeSlots.load(BUCKETS, least, QUARTER),
+                failed_load=int(failed),
+                failing_since=int(since),
             )
-            for key, peer, transfers, waits, failures, *failed in rows
-        }
+        self._peers = peers
+
+
+def _least_windows(slots: TimeSlots, now: int) -> DurationWindows:
+    """Return the windows of what takes part in no comparison with an hour: there is none of it."""
+    return replace(duration_windows(slots, now), hour_before=DurationWindow())
 
 
 class Durations(NamedTuple, Generic[_P]):
-    """Durations with their peers and ends, nanoseconds; columns of equal length."""
+    """Durations with their peers and ends, nanoseconds; columns of equal length. *least*: how long they were at least, if known."""
 
     peers: Sequence[_P]
     durations: Sequence[int]
     ends: Sequence[int]
+    least: Sequence[int] | None = None
 
 
-def counted(columns: Durations[_P], first: int, latest: int) -> dict[tuple[_P, int], dict[int, int]]:
+class DurationCounts(NamedTuple):
+    """Numbers by bucket: of durations until the end was seen, and of how long they were at least; the latter empty if not known."""
+
+    seen: dict[int, int]
+    least: dict[int, int]
+
+
+def counted(columns: Durations[_P], first: int, latest: int) -> dict[tuple[_P, int], DurationCounts]:
     """Return how many durations there are in each bucket, by peer and finest slot of time.
 
     Of more than 16 every n-th counts n-fold, beginning at *first* (modulo n): a batch that full has many alike. Those
     of a second and more all count. Left out: durations that are not known (0) or lead below 1970, and ends after
     *latest*.
     """
-    found: dict[tuple[_P, int], dict[int, int]] = {}
+    found: dict[tuple[_P, int], DurationCounts] = {}
     size = len(columns.durations)
     if size <= _SAMPLE:
-        _count(found, zip(*columns, strict=True), latest)
+        _count(found, columns, latest)
         return found
     step = size // _SAMPLE | 1
-    sample = zip(*(column[first % step :: step] for column in columns), strict=True)
-    _count(found, sample, latest, step, _LONG_NANO)
+    start, least = first % step, columns.least
+    sample = Durations(
+        columns.peers[start::step],
+        columns.durations[start::step],
+        columns.ends[start::step],
+        None if least is None else least[start::step],
+    )
+    _count(found, sample, latest, step, below=_LONG_NANO)
     if max(columns.durations) >= _LONG_NANO:
-        _count(found, (row for row in zip(*columns, strict=True) if row[1] >= _LONG_NANO), latest)
+        _count(found, columns, latest, above=_LONG_NANO)
     return found
 
 
 def _count(
-    found: dict[tuple[_P, int], dict[int, int]],
-    rows: Iterable[tuple[_P, int, int]],
+    found: dict[tuple[_P, int], DurationCounts],
+    columns: Durations[_P],
     latest: int,
     number: int = 1,
+    above: int = 1,
     below: int = sys.maxsize,
 ) -> None:
-    for peer, duration, end in rows:
-        if 0 < duration < end <= latest and duration < below:
+    leasts = repeat(0) if columns.least is None else columns.least
+    for peer, duration, end, least in zip(*columns[:3], leasts, strict=False):
+        if above <= duration < end <= latest and duration < below:
             bucket = bisect_left(BOUNDS, duration)
             key = peer, end // FINEST_NANO
             counts = found.get(key)
             if counts is None:
-                found[key] = {bucket: number}
-            else:
-                counts[bucket] = counts.get(bucket, 0) + number
+                counts = found[key] = DurationCounts({}, {})
+            counts.seen[bucket] = counts.seen.get(bucket, 0) + number
+            if least:
+                if least != duration:
+                    bucket = bisect_left(BOUNDS, least)
+                counts.least[bucket] = counts.least.get(bucket, 0) + number
 
 
 def _transfers(contents: BatchColumns) -> Durations[int]:
@@ -292,7 +331,7 @@ def _transfers(contents: BatchColumns) -> Durations[int]:
             duration if result == TRANSFER_RESULT_OK else 0
             for duration, result in zip(durations, results, strict=True)
         ]
-    return Durations(columns["peer"], durations, ends)
+    return Durations(columns["peer"], durations, ends, columns.least_durations())
 
 
 def _waits(contents: BatchColumns) -> Durations[str]:

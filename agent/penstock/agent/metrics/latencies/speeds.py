@@ -9,11 +9,12 @@ import statistics
 import time
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.agent import limits
 from penstock.agent.metrics.catalogue import OTHER
-from penstock.agent.metrics.latencies.time_slots import DAY, FINEST_NANO, TimeSlots
+from penstock.agent.metrics.latencies.time_slots import DAY, FINEST_NANO, QUARTER, TimeSlots
 from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, UNKNOWN
 from penstock.agent.model import EngineKey
 from penstock.proto.names import NANOS
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.agent.batch import BatchColumns
 
 MAX_PAIRS: Final = 512
-"""Ranks with their peers, of all engines together; a busy one takes 30 KiB."""
+"""Ranks with their peers, of all engines together; a busy one takes 50 KiB."""
 
 SIZE_BOUNDS: Final = (1 << 20, 16 << 20)
 """A transfer of fewer bytes than the first is in class 0, and so on."""
@@ -59,7 +60,7 @@ class PairKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What one rank has of one peer; bytes/s are medians.
+    """What one rank has of one peer; bytes/s are medians, until the engine saw the ends of the transfers: they are at least that.
 
     Attributes:
         now: of the last minute, or of the last 15 where that has too few.
@@ -70,6 +71,7 @@ class Speed:
         ratio: now over usual; None where either has too few transfers.
         siblings_ratio: now over the median of the engine's other peers, same channel and size class; None likewise, with fewer
             than `OTHER_PEERS` of them, and for what is no engine.
+        most: as *now*, had each transfer ended just after the look before; None if an engine does not tell of its looks.
 
     """
 
@@ -80,6 +82,12 @@ class Speed:
     size_class: int
     ratio: float | None = None
     siblings_ratio: float | None = None
+    most: float | None = None
+
+    @property
+    def loose(self) -> bool:
+        """Whether the looks are so far apart that *now* is little more than a lower bound."""
+        return self.most is not None and limits.is_loose(self.now, self.most)
 
 
 class PairSpeeds:
@@ -92,22 +100,29 @@ class PairSpeeds:
         self._cap = cap
         self._clock = clock
         self._slots: dict[PairKey, TimeSlots] = {}
+        # Speeds had each transfer ended just after the look before, of engines that tell of their looks.
+        self._most: dict[PairKey, TimeSlots] = {}
         # Nothing can be idle before this time: keeps a flood of new peers from scanning each time.
         self._none_idle_before = 0
 
     def apply(self, key: EngineKey, contents: BatchColumns) -> None:
         """Count a batch of an engine. It has passed the limits of the ingest."""
         latest, text = self._clock() + _AHEAD_NANO, contents.strings
-        for (channel, index, rank, slot), counts in _counted(contents, latest).items():
-            when = slot * FINEST_NANO
-            found = self._pair(PairKey(key, channel, text[index] or UNKNOWN, rank), when)
+        for (channel, index, rank, slot), (counts, most) in _counted(contents, latest).items():
+            when, pair = slot * FINEST_NANO, PairKey(key, channel, text[index] or UNKNOWN, rank)
+            found = self._pair(pair, when)
             if found is not None:
                 found.add(when, counts)
+                if most:
+                    slots = self._most.get(pair)
+                    if slots is None:
+                        slots = self._most[pair] = TimeSlots(_SIZE, QUARTER)
+                    slots.add(when, most)
 
     def speeds(self, key: EngineKey, now: int) -> dict[PairKey, Speed]:
-        """Return what moved in the 15 minutes before *now*, nanoseconds by an engine's clock."""
+        """Return what moved in the 15 minutes before *now*, nanoseconds by an engine's clock; a slow pair `at_best`."""
         found = {pair: self.speed(pair, now) for pair in self.pairs(key, now)}
-        return with_siblings(found)
+        return {pair: at_best(speed) for pair, speed in with_siblings(found).items()}
 
     def pairs(self, key: EngineKey, now: int) -> list[PairKey]:
         """Return the pairs of an engine that have moved something in the 15 minutes before *now*."""
@@ -122,12 +137,22 @@ class PairSpeeds:
         slots = self._slots.get(pair)
         if slots is None:
             return None
-        return compared_speed(slots.split(now - _MINUTE), slots.split(now - _QUARTER))
+        minute, quarter = now - _MINUTE, now - _QUARTER
+        most = self._most.get(pair)
+        return compared_speed(
+            slots.split(minute),
+            slots.split(quarter),
+            (most.split(minute)[1], most.split(quarter)[1]) if most is not None else None,
+        )
 
     def forget(self, key: EngineKey, peer: str | None = None) -> None:
         """Drop a peer of an engine; all of its peers without one."""
         for each in [each for each in self._slots if each.engine == key and peer in {None, each.peer}]:
-            del self._slots[each]
+            self._drop(each)
+
+    def _drop(self, pair: PairKey) -> None:
+        del self._slots[pair]
+        self._most.pop(pair, None)
 
     def _pair(self, key: PairKey, when: int) -> TimeSlots | None:
         found = self._slots.get(key)
@@ -144,14 +169,15 @@ class PairSpeeds:
         if now < self._none_idle_before:
             return
         for each in [each for each, slots in self._slots.items() if slots.newest <= now - IDLE_NANO]:
-            del self._slots[each]
+            self._drop(each)
         oldest = min((slots.newest for slots in self._slots.values()), default=now)
         self._none_idle_before = oldest + IDLE_NANO
 
     def dump(self) -> Iterator[Any]:
         """Yield the state for JSON, a row for each pair."""
         for key, slots in sorted(self._slots.items(), key=lambda item: item[0]):
-            yield [*key, slots.dump()]
+            most = self._most.get(key)
+            yield [*key, slots.dump(), most.dump() if most is not None else None]
 
     def load(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take over what :meth:`dump` returned.
@@ -160,30 +186,37 @@ class PairSpeeds:
             ValueError, TypeError, LookupError, OverflowError: it is of another shape; nothing has changed.
 
         """
-        self._slots = {
-            PairKey(EngineKey(*engine), channel, peer, rank): TimeSlots.load(_SIZE, slots, DAY)
-            for engine, channel, peer, rank, slots in rows
-        }
+        slots, most = {}, {}
+        for engine, channel, peer, rank, kept, *best in rows:
+            pair = PairKey(EngineKey(*engine), channel, peer, rank)
+            slots[pair] = TimeSlots.load(_SIZE, kept, DAY)
+            # Absent in what an older agent wrote.
+            if best and best[0] is not None:
+                most[pair] = TimeSlots.load(_SIZE, best[0], QUARTER)
+        self._slots, self._most = slots, most
 
 
 def compared_speed(
-    minute: tuple[Sequence[int], Sequence[int]], quarter: tuple[Sequence[int], Sequence[int]]
+    minute: tuple[Sequence[int], Sequence[int]],
+    quarter: tuple[Sequence[int], Sequence[int]],
+    most: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> Speed | None:
     """Return the speed of one pair, of the largest size class that can be compared; None if nothing has moved.
 
     Args:
         minute: counts before the last minute, and of it.
         quarter: counts before the last 15 minutes, and of them.
+        most: counts of the last minute and of the last 15, had each transfer ended just after the look before.
 
     """
     best: Speed | None = None
     for size_class in reversed(range(len(SIZE_CLASSES))):
-        before, present = (_of(counts, size_class) for counts in minute)
+        (before, present), newest = (_of(counts, size_class) for counts in minute), 0
         if sum(present) < limits.MEDIAN_COUNT:
-            before, present = (_of(counts, size_class) for counts in quarter)
+            (before, present), newest = (_of(counts, size_class) for counts in quarter), 1
         if not sum(present):
             continue
-        speed = _speed(present, before, size_class)
+        speed = _speed(present, before, size_class, _of(most[newest], size_class) if most is not None else ())
         if speed.ratio is not None:
             return speed
         if best is None or speed.count > best.count:
@@ -195,12 +228,15 @@ def _of(counts: Sequence[int], size_class: int) -> Sequence[int]:
     return counts[size_class * _SPEEDS : (size_class + 1) * _SPEEDS]
 
 
-def _speed(present: Sequence[int], before: Sequence[int], size_class: int) -> Speed:
+def _speed(present: Sequence[int], before: Sequence[int], size_class: int, most: Sequence[int]) -> Speed:
     count, usual_count = sum(present), sum(before)
     now = median(present)
     usual = median(before) if usual_count else 0.0
     known = count >= limits.MEDIAN_COUNT and usual_count >= limits.USUAL_COUNT
-    return Speed(now, count, usual, usual_count, size_class, now / usual if known and usual else None)
+    ratio = now / usual if known and usual else None
+    # Of some transfers the looks are not known if an engine was older a while ago.
+    best = max(now, median(most)) if sum(most) == count else None
+    return Speed(now, count, usual, usual_count, size_class, ratio, most=best)
 
 
 def with_siblings(each: Mapping[PairKey, Speed | None]) -> dict[PairKey, Speed]:
@@ -236,21 +272,27 @@ def is_slow(speed: Speed) -> bool:
     return any(each < limits.SLOW_SPEED_RATIO for each in ratios)
 
 
-def at_best(speed: Speed, took: float, look: float) -> Speed:
+def at_best(speed: Speed, took: float = 0.0, look: float = 0.0) -> Speed:
     """Return *speed* with the ratios that it has at best: had each transfer ended just after the look before.
 
+    A speed that is neither slow nor loose is returned as it is. Without the looks of its transfers (older engines):
+
     Args:
-        speed: slow.
-        took: seconds until the end of a transfer was seen, the median; 0 for not known, which changes nothing.
-        look: seconds between two looks; 0 likewise. Not much shorter than *took*: nothing is known, and there is no ratio.
+        speed: that is to be judged.
+        took: seconds until the end of a transfer was seen, the median; 0 for not known.
+        look: seconds between two looks; 0 for not known. Not much shorter than *took*, or one of them not known: whether it is slow
+            is not known, and there is no ratio.
 
     """
-    if not look or not took:
+    if not is_slow(speed) and not speed.loose:
         return speed
-    least = took - limits.LOOK_TIMES * look
-    if least <= 0:
-        return replace(speed, ratio=None, siblings_ratio=None)
-    times = took / least
+    if speed.most is not None:
+        times = speed.most / speed.now if speed.now else 1.0
+    else:
+        least = took - limits.LOOK_TIMES * look if look and took else 0.0
+        if least <= 0:
+            return replace(speed, ratio=None, siblings_ratio=None)
+        times = took / least
     usual, siblings = (
         None if each is None else max(each, min(1.0, each * times))
         for each in (speed.ratio, speed.siblings_ratio)
@@ -271,31 +313,39 @@ def median(counts: Sequence[int]) -> float:
 
 
 _Place = tuple[int, int, int, int]
+_Counts = tuple[dict[int, int], dict[int, int]]
 
 
-def _counted(contents: BatchColumns, latest: int) -> dict[_Place, dict[int, int]]:
+def _counted(contents: BatchColumns, latest: int) -> dict[_Place, _Counts]:
     """Return how many transfers there are in each bucket, by channel, peer (its place in the table), rank and finest slot of time.
+
+    Once by how long they took until their end was seen, once by how long they took at least; the latter is empty if not known.
 
     Of more than 16 every n-th is looked at, and counts once: what has not been seen is no evidence. Left out: failed ones, those without bytes or duration, and ends after *latest*.
     """
-    found: dict[_Place, dict[int, int]] = {}
+    found: dict[_Place, _Counts] = {}
     columns = contents.transfers
     if not len(columns):
         return found
     step = len(columns) // _SAMPLE | 1
-    for place, size, duration in _rows(contents, step, latest):
-        bucket = bisect_right(SIZE_BOUNDS, size) * _SPEEDS + bisect_left(
-            SPEED_BOUNDS, size * NANOS / duration
-        )
-        counts = found.setdefault(place, {})
+    for place, size, duration, least in _rows(contents, step, latest):
+        first = bisect_right(SIZE_BOUNDS, size) * _SPEEDS
+        counts, most = found.setdefault(place, ({}, {}))
+        bucket = first + bisect_left(SPEED_BOUNDS, size * NANOS / duration)
         counts[bucket] = counts.get(bucket, 0) + 1
+        if least:
+            if least != duration:
+                bucket = first + bisect_left(SPEED_BOUNDS, size * NANOS / least)
+            most[bucket] = most.get(bucket, 0) + 1
     return found
 
 
-def _rows(contents: BatchColumns, step: int, latest: int) -> Iterator[tuple[_Place, int, int]]:
+def _rows(contents: BatchColumns, step: int, latest: int) -> Iterator[tuple[_Place, int, int, int]]:
     columns, first = contents.transfers, contents.batch.seq % step
     names = ("channel", "peer", "rank", "end_time_unix_nano", "bytes", "duration_nano", "result")
-    sample = zip(*(columns[name][first::step] for name in names), strict=True)
-    for channel, peer, rank, end, size, duration, result in sample:
+    least = columns.least_durations()
+    leasts = repeat(0) if least is None else least[first::step]
+    sample = zip(zip(*(columns[name][first::step] for name in names), strict=True), leasts, strict=False)
+    for (channel, peer, rank, end, size, duration, result), shortest in sample:
         if result == TRANSFER_RESULT_OK and size and 0 < duration < end <= latest:
-            yield (channel, peer, rank, end // FINEST_NANO), size, duration
+            yield (channel, peer, rank, end // FINEST_NANO), size, duration, shortest

@@ -49,6 +49,9 @@ HOUR: Final[Levels] = (*_NEWEST, Level(300 * NANOS, 300 * NANOS, KEPT_SECONDS //
 DAY: Final[Levels] = (*_NEWEST, Level(3600 * NANOS, 3600 * NANOS, 24))
 """At most 53 slots, of 24 hours."""
 
+QUARTER: Final[Levels] = (*_NEWEST, Level(300 * NANOS, 300 * NANOS, 0))
+"""At most 28 slots, of 15 to 20 minutes: what is older is dropped."""
+
 # A count is unsigned, of 32 bits: half the memory of 64, and no slot of minutes counts more.
 _COUNT: Final = "I"
 _MOST: Final = (1 << 32) - 1

@@ -43,11 +43,12 @@ class BulkUpdate(NamedTuple):
 
 
 class _Transfers(NamedTuple):
-    """Transfers that count in one series; 0 is not known, and no observation."""
+    """Transfers that count in one series; 0 is not known, and no observation. *unseen*: by how much they may have been shorter."""
 
     rows: int
     durations: list[int]
     sizes: list[int]
+    unseen: int
 
 
 _KEY = ("channel", "connector", "direction", "peer", "result")
@@ -61,21 +62,28 @@ def _durations(columns: SampleColumns) -> list[int]:
     return [duration if duration <= end else 0 for duration, end in zip(durations, ends, strict=True)]
 
 
+def _unseen(columns: SampleColumns, durations: list[int]) -> list[int]:
+    """Return by how much each duration may have been shorter; 0 for those that are not known."""
+    unseen = columns["end_uncertainty_nano"]
+    return list(map(min, unseen, durations)) if any(unseen) else [0] * len(durations)
+
+
 def _by_key(contents: BatchColumns) -> dict[tuple[int, ...], _Transfers]:
     """Return the transfers of each combination of channel, connector, direction, peer and result."""
     columns = contents.transfers
     durations, sizes = _durations(columns), columns["bytes"]
+    unseen = _unseen(columns, durations)
     count = len(durations)
     keys = [columns[name] for name in _KEY]
     if all(column.count(column[0]) == count for column in keys):
         # One connector moves to or from one peer: most batches of a worker.
         return {
             tuple(column[0] for column in keys): _Transfers(
-                count, list(filter(None, durations)), list(filter(None, sizes))
+                count, list(filter(None, durations)), list(filter(None, sizes)), sum(unseen)
             )
         }
-    groups: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-    for key, known in zip(zip(*keys, strict=True), zip(durations, sizes, strict=True), strict=True):
+    groups: dict[tuple[int, ...], list[tuple[int, int, int]]] = {}
+    for key, known in zip(zip(*keys, strict=True), zip(durations, sizes, unseen, strict=True), strict=True):
         if key in groups:
             groups[key].append(known)
         else:
@@ -83,8 +91,9 @@ def _by_key(contents: BatchColumns) -> dict[tuple[int, ...], _Transfers]:
     return {
         key: _Transfers(
             len(rows),
-            [duration for duration, _ in rows if duration],
-            [size for _, size in rows if size],
+            [duration for duration, _, _ in rows if duration],
+            [size for _, size, _ in rows if size],
+            sum(late for _, _, late in rows),
         )
         for key, rows in groups.items()
     }
@@ -96,6 +105,7 @@ def transfer_bulks(contents: BatchColumns) -> Iterator[BulkUpdate]:
     time = max(contents.transfers["end_time_unix_nano"])
     by_duration: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     by_size: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    unseen: Counter[tuple[str, ...]] = Counter()
     for (channel, connector, direction, peer, result), group in _by_key(contents).items():
         count_key, duration_key, size_key = transfer_key(
             channel, text[connector], direction, text[peer], result
@@ -104,10 +114,14 @@ def transfer_bulks(contents: BatchColumns) -> Iterator[BulkUpdate]:
         if result == TRANSFER_RESULT_OK:
             by_duration[duration_key] += group.durations
             by_size[size_key] += group.sizes
+            unseen[duration_key] += group.unseen
     for metric, by_labels in ((from_log.TRANSFER_DURATION, by_duration), (from_log.TRANSFER_SIZE, by_size)):
         for labels, values in by_labels.items():
             if values:
                 yield BulkUpdate(metric, labels, 0, values, time)
+    for labels, nanos in unseen.items():
+        if nanos:
+            yield BulkUpdate(from_log.TRANSFER_END_UNCERTAINTY, labels, nanos, [], time)
 
 
 def probe_bulks(contents: BatchColumns) -> Iterator[BulkUpdate]:

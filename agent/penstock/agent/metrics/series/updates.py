@@ -2,7 +2,7 @@
 
 | entry | series |
 |---|---|
-| `TransferSamples` | `transfers_total`; with result ok also `transfer_duration_seconds`, `transfer_size_bytes` |
+| `TransferSamples` | `transfers_total`; with result ok also `transfer_duration_seconds`, `transfer_end_uncertainty_seconds_total`, `transfer_size_bytes` |
 | `ProbeSamples` | `cache_probes_total` |
 | `TransferFailure` | `transfer_failures_total`; with mode late_read also `late_reads_total` |
 | `RequestClosed` | `verified_transfers_total` |
@@ -99,6 +99,9 @@ def transfer_updates(sample: TransferSample) -> Iterator[Update]:
         # 0 is not known, and no observation; nor is what leads below 1970.
         if 0 < sample.duration_nano <= sample.end_time_unix_nano:
             yield Update(from_log.TRANSFER_DURATION, duration, sample.duration_nano)
+            if sample.end_uncertainty_nano:
+                unseen = min(sample.end_uncertainty_nano, sample.duration_nano)
+                yield Update(from_log.TRANSFER_END_UNCERTAINTY, duration, unseen)
         if sample.bytes:
             yield Update(from_log.TRANSFER_SIZE, size, sample.bytes)
 

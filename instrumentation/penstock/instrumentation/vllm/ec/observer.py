@@ -159,6 +159,7 @@ class EcObserver:
                     transfer.bytes,
                     1,
                     0,
+                    transfer.uncertainty_ns,
                     c.CHANNEL_EC,
                     direction,
                     c.TRANSFER_RESULT_OK if transfer.ok else c.TRANSFER_RESULT_ERROR,

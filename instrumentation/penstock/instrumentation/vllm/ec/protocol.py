@@ -53,6 +53,7 @@ class EcTransfer:
         request_id: the first request that asked for it; empty if none did (a producer's side).
         bytes: that moved.
         ok: whether it arrived whole.
+        uncertainty_ns: by how much the end may have been before it was seen; 0 for not at all.
 
     """
 
@@ -63,6 +64,7 @@ class EcTransfer:
     bytes: int
     ok: bool
     request_id: str = ""
+    uncertainty_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

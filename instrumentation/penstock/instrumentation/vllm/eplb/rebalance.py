@@ -188,6 +188,7 @@ class Rebalance:
             size,
             experts,
             0,
+            0,
             c.CHANNEL_EPLB,
             direction,
             result,

@@ -59,6 +59,7 @@ class FinishedTransfer(NamedTuple):
         failed: the connector said that it failed.
         waits: a load that the request waited for.
         place: as in :class:`KvLoad`.
+        uncertainty_ns: by how much the end may have been before it was seen; 0 for not at all.
 
     """
 
@@ -72,6 +73,7 @@ class FinishedTransfer(NamedTuple):
     failed: bool = False
     waits: bool = False
     place: str = ""
+    uncertainty_ns: int = 0
 
     @property
     def end_ns(self) -> int:

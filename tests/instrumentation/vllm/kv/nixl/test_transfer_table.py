@@ -29,6 +29,31 @@ def test_transfers_are_known_by_address() -> None:
 
 
 @pytest.mark.parametrize(
+    ("running", "duration", "post", "unseen"),
+    [
+        # Never looked at before: it came after the posting.
+        (0, 1000, 10, 990),
+        (0, 10, 10, 0),
+        # The look before found it running.
+        (1600, 1000, 10, 400),
+        # NIXL's clock and the host's differ by a little; or the host's was set.
+        (2001, 1000, 10, 0),
+        (900, 1000, 10, 990),
+    ],
+)
+def test_by_how_much_an_end_may_have_been_earlier(
+    running: int, duration: int, post: int, unseen: int
+) -> None:
+    """The look before and the posting found the transfer still running."""
+    transfers, posted = TransferTable(), PostedTransfer(PlannedTransfer("a", Peer("p:1")), 1, 1000)
+    transfers.add(4711, posted)
+    transfers.saw_running(4711, running)
+    transfers.saw_running(4711, 0)
+    transfers.saw_running(4712, 5)
+    assert posted.end_uncertainty_ns(duration, post) == unseen
+
+
+@pytest.mark.parametrize(
     ("lengths", "group_of", "groups", "expected"),
     [
         ([100, 100], [0, 0], [[1, 2, 3]], 600),

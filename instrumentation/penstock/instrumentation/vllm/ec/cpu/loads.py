@@ -67,6 +67,7 @@ class CpuLoads(RequestLoads):
         self._rehearsal = ReadRehearsal()
         # The item whose read a drill has just made fail; vLLM says next that it could not be started.
         self._rehearsed = ""
+        self._looked_ns = 0
 
     # As RequestLoads says
 
@@ -225,8 +226,9 @@ class CpuLoads(RequestLoads):
         self.on_error(item, c.FAILURE_MODE_SETUP, error)
         self._failed(item, (c.FAILURE_MODE_SETUP, c.ERROR_TYPE_OTHER, "", ""))
 
-    def on_results(self, results: Any, *, peer_is_down: bool) -> None:
-        """Report the reads that have ended, a session's ``ConsumerSessionResults``."""
+    def on_results(self, results: Any, *, peer_is_down: bool, looked_ns: int = 0) -> None:
+        """Report the reads that have ended, a session's ``ConsumerSessionResults``; *looked_ns*: when it was looked at before."""
+        self._looked_ns = looked_ns
         reset, timeout, other = c.ERROR_TYPE_REMOTE_RESET, c.ERROR_TYPE_TIMEOUT, c.ERROR_TYPE_OTHER
         completed = self._part._step_completed
         self._completed = {item: began_ns for item, began_ns in self._completed.items() if item in completed}
@@ -282,8 +284,10 @@ class CpuLoads(RequestLoads):
         if read is None or self._observer is None or not read.began_ns:
             return
         nbytes = read.nbytes if ok else 0
+        now = time.time_ns()
+        unseen = max(now - max(read.began_ns, self._looked_ns), 0)
         self._observer.received(
-            EcTransfer(read.item, read.peer, read.began_ns, time.time_ns(), nbytes, ok, read.request_id)
+            EcTransfer(read.item, read.peer, read.began_ns, now, nbytes, ok, read.request_id, unseen)
         )
 
     def _failed(self, item: str, error: tuple[int, int, str, str]) -> None:

@@ -92,6 +92,7 @@ class ConsumerSessionMixin:
 
     _penstock_loads: CpuLoads | None = None
     _penstock_down = False
+    _penstock_looked_ns = 0
     # The item whose answer is being applied.
     _penstock_item = ""
 
@@ -136,7 +137,8 @@ class ConsumerSessionMixin:
         loads = self._penstock_loads
         if loads is not None:
             with _GUARD:
-                loads.on_results(results, peer_is_down=self._penstock_down)
+                looked_ns, self._penstock_looked_ns = self._penstock_looked_ns, time.time_ns()
+                loads.on_results(results, peer_is_down=self._penstock_down, looked_ns=looked_ns)
         return results
 
     def on_peer_down(self) -> None:
@@ -180,7 +182,11 @@ class Grants:
                 continue
             start_ns = self._began.pop(key, now)
             nbytes = len(grant.block_indices) * self._block_size if ok else 0
-            self._observer.sent(EcTransfer(grant.mm_hash, Peer(), start_ns, now, nbytes, ok))
+            # The consumer has read it some time before it says so.
+            sent = EcTransfer(
+                grant.mm_hash, Peer(), start_ns, now, nbytes, ok, uncertainty_ns=max(now - start_ns, 0)
+            )
+            self._observer.sent(sent)
             if not ok:
                 text = "the consumer has not said within the lease that it has read the item"
                 failure = EcFailure(

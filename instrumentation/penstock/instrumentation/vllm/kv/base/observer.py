@@ -103,6 +103,7 @@ class KvObserver:
         self._started: list[tuple[str, int]] = []
         self._finished: list[FinishedTransfer] = []
         self._broken: list[BrokenBlocks] = []
+        self._looked_ns = 0
 
     # A step
 
@@ -160,11 +161,15 @@ class KvObserver:
             waiting = self._in_flight.pop(request_id, None)
             if waiting is not None:
                 load, start = waiting
-                self._queue(self._received(load, start, now - start, failed=request_id in failed))
+                received = self._received(load, start, now - start, failed=request_id in failed)
+                # The look before has found it unfinished.
+                unseen = max(now - max(start, self._looked_ns), 0)
+                self._queue(received._replace(uncertainty_ns=min(unseen, received.duration_ns)))
         expired = frozenset(self._notes.expired if self._notes is not None else ())
         for request_id in results.finished_sending:
             # The start of a send is unknown: it may have waited for its reader.
             self._queue(self._sent(request_id, now, 0, failed=request_id in expired))
+        self._looked_ns = now
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Forget loads that have ended while nothing is recorded."""
@@ -318,6 +323,7 @@ def emit_transfer(transfer: FinishedTransfer, peer: str, peer_engine_id: str) ->
             transfer.bytes,
             0,
             0,
+            transfer.uncertainty_ns,
             c.CHANNEL_KV,
             transfer.direction,
             c.TRANSFER_RESULT_ERROR if transfer.failed else c.TRANSFER_RESULT_OK,

@@ -108,7 +108,10 @@ class NixlAgentMixin:
             with _GUARD:
                 observer.set_current(handle)
             raise
-        if state not in _GOOD:
+        if state == "PROC":
+            with _GUARD:
+                observer.on_running(handle)
+        elif state not in _GOOD:
             with _GUARD:
                 observer.set_current(handle)
         return state

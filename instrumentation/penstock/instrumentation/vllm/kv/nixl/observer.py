@@ -79,8 +79,15 @@ class NixlObserver(NixlAttemptFailures):
         if self.faults.armed and self.faults.on_posted(handle, plan.peer.address) is not None:
             self.mark_rehearsal(plan.request_id)
 
+    def on_running(self, handle: Any) -> None:
+        """Note that this poll finds a transfer still running: the time at which vLLM began it costs no look at the clock."""
+        self.transfers.saw_running(handle, self.calls.began_ns)
+
     def on_completed(self, handle: Any, telemetry: Any) -> None:
-        """Emit a completed transfer; *telemetry* is NIXL's, in microseconds, or None if NIXL keeps none."""
+        """Emit a completed transfer; *telemetry* is NIXL's, in microseconds, or None if NIXL keeps none.
+
+        NIXL's duration ends with the look that has found the end, too.
+        """
         posted = self.transfers.complete(handle)
         if posted is None:
             return
@@ -121,6 +128,7 @@ class NixlObserver(NixlAttemptFailures):
                 transferred,
                 descriptors,
                 post_ns,
+                posted.end_uncertainty_ns(duration_ns, post_ns),
                 c.CHANNEL_KV,
                 posted.direction,
                 result,

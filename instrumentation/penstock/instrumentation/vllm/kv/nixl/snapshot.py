@@ -67,14 +67,22 @@ def transfer_facts(worker: Any, connector: str, rank: int) -> TransferFacts:
     agent = worker.nixl_wrapper
     for backend in sorted(map(str, getattr(agent, "backends", ())))[:_BACKENDS_MAX]:
         facts.backends.append(backend)
-        known = agent.get_backend_params(backend)
+        known, defaults = agent.get_backend_params(backend), _defaults(agent, backend)
         for name in _PARAMETERS:
             if name in known:
                 facts.parameters[f"{backend}.{name}"] = _text(known[name])
+            elif defaults.get(name):
+                facts.default_parameters[f"{backend}.{name}"] = _text(defaults[name])
     for name in _ENVIRONMENT:
         if name in os.environ:
             facts.environment[name] = _text(os.environ[name])
     return facts
+
+
+def _defaults(agent: Any, backend: str) -> dict[str, Any]:
+    """Return what the plugin of a backend has where the agent's maker gives nothing; empty from a NIXL that does not tell."""
+    tell = getattr(agent, "get_plugin_params", None)
+    return tell(backend) if tell is not None else {}
 
 
 def fill_geometry(status: PeerStatus, worker: Any) -> None:

@@ -37,13 +37,28 @@ class PlannedTransfer:
 NO_PLAN: Final = PlannedTransfer()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PostedTransfer:
-    """One posted transfer; *start_ns* is wall clock in nanoseconds."""
+    """One posted transfer.
+
+    Attributes:
+        start_ns: wall clock in nanoseconds.
+        running_ns: the newest time at which it was known to be still running; 0 before the first look.
+
+    """
 
     plan: PlannedTransfer
     direction: int
     start_ns: int
+    running_ns: int = 0
+
+    def end_uncertainty_ns(self, duration_ns: int, post_ns: int) -> int:
+        """Return by how much the end may have been before it was seen, *duration_ns* after the start.
+
+        It came after the posting, which took *post_ns*, and after the look that found the transfer still running.
+        """
+        least = max(post_ns, self.running_ns - self.start_ns)
+        return min(max(duration_ns - least, 0), duration_ns)
 
 
 class TransferTable:
@@ -67,6 +82,12 @@ class TransferTable:
         key = handle_key(handle)
         posted = self._open.get(key)
         return posted.plan if posted is not None else self._completed.get(key, NO_PLAN)
+
+    def saw_running(self, handle: Any, now_ns: int) -> None:
+        """Note that a look at *now_ns* or later found a transfer still running; 0 changes nothing."""
+        posted = self._open.get(handle_key(handle))
+        if posted is not None and now_ns:
+            posted.running_ns = now_ns
 
     def complete(self, handle: Any) -> PostedTransfer | None:
         """Return the transfer of a handle in flight, which has completed; None for others.
