@@ -2,6 +2,7 @@
 
 One recompute budget for the engine, one decision for each attempt. A deadline frees nothing here: the worker ends the transfer
 where it polls it, vLLM's own failure path runs, and the failure is then decided about like any other (``deferral.onTimeout``).
+Workers of a connector that takes no orders are not asked; the scheduler gives such a load up itself (``abandoned_loads.py``).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from penstock.rules import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.instrumentation.vllm.messages import StepMetadata
     from penstock.instrumentation.vllm.requests import Affected, RequestRecord
     from penstock.rules import Decision, LoggedDecision, Outcome, Overdue, Policy, WaitKind
@@ -37,11 +40,17 @@ class KvDeadlines:
 
     All but :meth:`on_policy_change` on the scheduler's thread. The clocks run without a policy too, so that a new one applies to
     requests that already wait. It is true while a request waits.
+
+    Attributes:
+        left: overdue requests whose load no worker ends; always the same dict.
+
     """
 
-    def __init__(self, orders: StepMetadata) -> None:
-        """Name overdue requests to the workers by *orders*."""
+    def __init__(self, orders: StepMetadata, takes_orders: Callable[[str], bool]) -> None:
+        """Name overdue requests to the workers by *orders*, if *takes_orders* says that those that load them obey."""
         self._orders = orders
+        self._takes_orders = takes_orders
+        self.left: dict[str, Overdue] = {}
         self._limits = DeadlineLimits()
         self._deadlines = Deadlines()
         self._overdue: dict[str, Overdue] = {}
@@ -64,7 +73,7 @@ class KvDeadlines:
     def on_ended(self, request_id: str) -> None:
         """Forget a request that no longer waits."""
         self._deadlines.end(request_id)
-        if self._overdue.pop(request_id, None) is not None:
+        if self._overdue.pop(request_id, None) is not None and self.left.pop(request_id, None) is None:
             self._orders.cancel = self._named()
 
     def check(self) -> None:
@@ -72,6 +81,9 @@ class KvDeadlines:
         found = self._deadlines.pop_overdue(self._limits, time.monotonic_ns())
         if found:
             self._overdue.update({each.request_id: each for each in found})
+            self.left.update(
+                {each.request_id: each for each in found if not self._takes_orders(each.request_id)}
+            )
             self._orders.cancel = self._named()
 
     def overdue(self, request_id: str) -> Overdue | None:
@@ -79,7 +91,9 @@ class KvDeadlines:
         return self._overdue.get(request_id)
 
     def _named(self) -> dict[str, WaitKind]:
-        return {request_id: each.wait for request_id, each in self._overdue.items()}
+        return {
+            request_id: each.wait for request_id, each in self._overdue.items() if request_id not in self.left
+        }
 
 
 class KvFailureDecider:
