@@ -26,8 +26,13 @@ class FileSpec(CPUOffloadingSpec):
         return FileWorker(kv_caches, Path(self.extra_config["path"]))
 
 
+def gate(path: Path) -> Path:
+    """Return the file that keeps loads from *path* from beginning for as long as it is there."""
+    return path.with_name(f"{path.name}.gate")
+
+
 class FileWorker(OffloadingWorker):
-    """Copies at once and says so in the next step, as a copy engine does that is done by then."""
+    """Copies at once and says so in the next step, as a copy engine does that is done by then. A load may be kept by a gate."""
 
     def __init__(self, kv_caches: Any, path: Path) -> None:
         self._layers = [each.tensor.numpy() for each in kv_caches.tensors]
@@ -35,6 +40,7 @@ class FileWorker(OffloadingWorker):
         self._path = path
         path.touch()
         self._done: list[TransferResult] = []
+        self._kept: list[tuple[int, Any, Any]] = []
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
         """Write blocks to the file."""
@@ -48,6 +54,18 @@ class FileWorker(OffloadingWorker):
         return True
 
     def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        """Read blocks from the file, once no gate is there."""
+        self._kept.append((job_id, src_spec, dst_spec))
+        self._load_kept()
+        return True
+
+    def _load_kept(self) -> None:
+        if self._kept and not gate(self._path).exists():
+            kept, self._kept = self._kept, []
+            for each in kept:
+                self._load(*each)
+
+    def _load(self, job_id: int, src_spec: Any, dst_spec: Any) -> None:
         """Read blocks from the file; what is not there fails the job."""
         start, good = time.perf_counter(), True
         with self._path.open("rb") as file:
@@ -59,10 +77,10 @@ class FileWorker(OffloadingWorker):
                     if good:
                         layer[block] = np.frombuffer(page, dtype=layer.dtype)
         self._end(job_id, len(dst_spec.block_ids), start, good=good)
-        return True
 
     def get_finished(self) -> list[TransferResult]:
         """Return what has ended since the last call."""
+        self._load_kept()
         done, self._done = self._done, []
         return done
 
