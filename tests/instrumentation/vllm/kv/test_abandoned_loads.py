@@ -10,6 +10,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv import abandoned_loads, decider
 from penstock.instrumentation.vllm.kv.abandoned_loads import AbandonedLoads, loading_connector, takes_orders
+from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.rules.policy import Action, Deferral, Policy, PolicyBody
 
 from tests.support.engine.parked import stop_reasons
@@ -278,7 +279,7 @@ def test_what_may_still_be_sent_is_bounded(monkeypatch: pytest.MonkeyPatch, reco
     monkeypatch.setattr(abandoned_loads, "SENDS_MAX", 2)
     loads = AbandonedLoads()
     for name in "abc":
-        loads._open[name] = abandoned_loads._Abandoned(SimpleNamespace(fields=dict), 1, 1, sends=True)
+        loads._open[name] = abandoned_loads._Abandoned(Peer(), 1, 1, sends=True)
         loads.forget(name)
     output = SimpleNamespace(finished_sending={"a", "b", "c", "d"})
     loads.hide_sends(output)

@@ -50,8 +50,7 @@ _HOLDERS = {
     BLOCK_HOLDER_PINNED: (
         "pinned_blocks",
         "loads that were given up",
-        "the peer is stopped and may still write: the blocks are safe only when the connector reports the end of the load or "
-        "the engine restarts",
+        "the peer is stopped and may still write: the blocks are safe only when the load has ended or the engine restarts",
     ),
     BLOCK_HOLDER_SAVE: (
         "saves_hold_blocks",
