@@ -10,7 +10,6 @@ from penstock.proto.v1 import common_pb2 as c
 from demo.common.steps import PROMPT
 from tests.support.engine.bench import new_name
 from tests.support.kv.connector_trial import offloading_bench
-from tests.support.kv.cpu_offload import gate
 from tests.support.kv.shared_cache import ask, saved
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def test_a_load_that_hangs(tmp_path: Path) -> None:
         bench.enforce(
             kvLoadFailure={"action": "fail"}, deferral={"maxTransferWait": "1s", "onTimeout": "fail"}
         )
-        hangs = gate(tmp_path / "with" / "offloaded")
+        hangs = tmp_path / "with" / "gate"
         hangs.touch()
         failed = ask(server, prompt, name)
         assert failed.status == 503, failed.text

@@ -23,21 +23,16 @@ class FileSpec(CPUOffloadingSpec):
 
     def get_worker(self, kv_caches: Any) -> FileWorker:
         """Return the worker's side."""
-        return FileWorker(kv_caches, Path(self.extra_config["path"]))
-
-
-def gate(path: Path) -> Path:
-    """Return the file that keeps loads from *path* from beginning for as long as it is there."""
-    return path.with_name(f"{path.name}.gate")
+        return FileWorker(kv_caches, Path(self.extra_config["path"]), Path(self.extra_config["gate"]))
 
 
 class FileWorker(OffloadingWorker):
-    """Copies at once and says so in the next step, as a copy engine does that is done by then. A load may be kept by a gate."""
+    """Copies at once and says so in the next step, as a copy engine does that is done by then; loads wait while *gate* is there."""
 
-    def __init__(self, kv_caches: Any, path: Path) -> None:
+    def __init__(self, kv_caches: Any, path: Path, gate: Path) -> None:
         self._layers = [each.tensor.numpy() for each in kv_caches.tensors]
         self._page = sum(layer.shape[1] for layer in self._layers)
-        self._path = path
+        self._path, self._gate = path, gate
         path.touch()
         self._done: list[TransferResult] = []
         self._kept: list[tuple[int, Any, Any]] = []
@@ -60,7 +55,7 @@ class FileWorker(OffloadingWorker):
         return True
 
     def _load_kept(self) -> None:
-        if self._kept and not gate(self._path).exists():
+        if self._kept and not self._gate.exists():
             kept, self._kept = self._kept, []
             for each in kept:
                 self._load(*each)
