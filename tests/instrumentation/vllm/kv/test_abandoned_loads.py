@@ -286,3 +286,58 @@ def test_what_may_still_be_sent_is_bounded(monkeypatch: pytest.MonkeyPatch, reco
     assert output.finished_sending == {"a", "d"}
     assert not loads
     assert not loads._late_sends
+
+
+class TestLookUps:
+    """A connector that puts its answer off holds no blocks; ``maxStartWait`` ends that wait as well."""
+
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    @pytest.mark.parametrize("on_timeout", [Action.FAIL, Action.RECOMPUTE])
+    def test_a_look_up_over_its_deadline(
+        self,
+        kind: str,
+        on_timeout: Action,
+        make_scheduler: MakeScheduler,
+        recorder: Recorder,
+        clock: ManualClock,
+    ) -> None:
+        """The request fails, its wait ended by timeout, and no load is made up."""
+        engine = Engine(make_scheduler(kind, **mover("LateMover")))
+        runtime.policy.swap(policy("recompute", deferral=Deferral(3, on_timeout=on_timeout)), 1.0)
+        before = engine.free
+        engine.scheduler.add_request(request("r", params=STORED))
+        engine.step()
+        clock.advance(2)
+        assert not stop_reasons(engine.step())
+        clock.advance(2)
+        told = stop_reasons(engine.step())
+        assert "mode timeout, deferral.maxStartWait 3 s, peer" in told["r"]
+        (outcome,) = recorder.take("load_outcome", "r")
+        assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_FAILED, c.DECIDED_BY_DEADLINE)
+        assert ("a look-up cannot be taken back" in outcome.reason) is (on_timeout is Action.RECOMPUTE)
+        (end,) = recorder.take("deferral_end", "r")
+        assert (end.reason, end.ending) == (
+            c.DEFERRAL_REASON_KV_LOOKUP,
+            c.DEFERRAL_ENDING_TIMEOUT,
+        )
+        assert not recorder.take("blocks_pinned")
+        assert "r" not in engine.scheduler.requests
+        assert engine.free == before
+
+    def test_its_load_has_a_clock_of_its_own(
+        self, make_scheduler: MakeScheduler, clock: ManualClock, recorder: Recorder
+    ) -> None:
+        """What the look-up took is not the load's; a request that is not asked about is not over."""
+        engine = Engine(make_scheduler(**mover("LateMover")))
+        runtime.policy.swap(policy("recompute", deferral=Deferral(3, on_timeout=Action.FAIL)), 1.0)
+        engine.scheduler.add_request(request("r", params=STORED))
+        engine.step()
+        clock.advance(2)
+        engine.scheduler.connector.late = False
+        engine.step()
+        assert engine.scheduler.requests["r"].status.name == "WAITING_FOR_REMOTE_KVS"
+        clock.advance(2)
+        assert not stop_reasons(engine.step())
+        engine.script.received = {"r"}
+        serve_with(engine, "r")
+        assert not recorder.take("load_outcome")

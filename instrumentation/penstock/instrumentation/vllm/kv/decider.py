@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.instrumentation.vllm.recovery import rewind
 from penstock.rules import (
     HELD,
+    LOOKING_UP,
     NO_POLICY,
     PINNED,
     WITHOUT_MEDIA,
@@ -43,6 +44,7 @@ class KvDeadlines:
 
     Attributes:
         left: overdue requests whose load no worker ends; always the same dict.
+        looking_up: requests whose connector puts its answer off in the step that is being put together, or was last.
 
     """
 
@@ -51,6 +53,7 @@ class KvDeadlines:
         self._orders = orders
         self._takes_orders = takes_orders
         self.left: dict[str, Overdue] = {}
+        self.looking_up: set[str] = set()
         self._limits = DeadlineLimits()
         self._deadlines = Deadlines()
         self._overdue: dict[str, Overdue] = {}
@@ -66,6 +69,12 @@ class KvDeadlines:
         """Start the clock of a request that waits for its transfer to begin."""
         self._deadlines.begin(request_id, time.monotonic_ns())
 
+    def on_looking_up(self, request_id: str) -> None:
+        """Start the same clock, the first time, for a request whose connector has not said what there is to load."""
+        self.looking_up.add(request_id)
+        if request_id not in self._overdue:
+            self.on_waiting(request_id)
+
     def on_began(self, request_id: str) -> None:
         """Start the transfer's clock."""
         self._deadlines.started(request_id, time.monotonic_ns())
@@ -78,6 +87,7 @@ class KvDeadlines:
 
     def check(self) -> None:
         """Name the requests that are over a deadline now to the workers; once in each step."""
+        self.looking_up.clear()
         found = self._deadlines.pop_overdue(self._limits, time.monotonic_ns())
         if found:
             self._overdue.update({each.request_id: each for each in found})
@@ -143,6 +153,8 @@ class KvFailureDecider:
             observed=self.policy.observed,
             budgets=self._budgets,
         )
+        if affected.looking_up:
+            return rewind.fail_instead(decision, LOOKING_UP)
         if affected.pinned or affected.held:
             return rewind.fail_instead(decision, PINNED if affected.pinned else HELD)
         if affected.without_media and decision.decided_by is not DecidedBy.VLLM:

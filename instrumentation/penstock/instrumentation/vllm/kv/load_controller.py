@@ -16,7 +16,11 @@ from penstock.instrumentation.vllm.compat import delayed_load, failed_receives
 from penstock.instrumentation.vllm.kv.abandoned_loads import AbandonedLoads, loading_connector, takes_orders
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
 from penstock.instrumentation.vllm.kv.decider import KvDeadlines, KvFailureDecider
-from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner, UnconfirmedKvLoads
+from penstock.instrumentation.vllm.kv.failure_planner import (
+    WAITING_FOR_KV,
+    KvFailurePlanner,
+    UnconfirmedKvLoads,
+)
 from penstock.instrumentation.vllm.kv.integrity import KvVerifier
 from penstock.instrumentation.vllm.kv.request_peers import RequestPeers, keep_local
 from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, peer_at, with_children
@@ -85,9 +89,7 @@ class KvLoadController:
         )
         self._orders = StepMetadata()
         self._peers = RequestPeers(gate)
-        self.deadlines = KvDeadlines(
-            self._orders, lambda request_id: takes_orders(loading_connector(scheduler.connector, request_id))
-        )
+        self.deadlines = KvDeadlines(self._orders, self._worker_ends)
         self.abandoned = AbandonedLoads()
         self._transfers = KvTransfers(scheduler, observer)
         self._planner = KvFailurePlanner(
@@ -282,9 +284,23 @@ class KvLoadController:
                 self.failing.fail(request_id)
         return plan
 
+    def _worker_ends(self, request_id: str) -> bool:
+        """Return whether workers can be told to end what a request waits for."""
+        connector = loading_connector(self._scheduler.connector, request_id)
+        return takes_orders(connector) and self._loads(request_id)
+
+    def _loads(self, request_id: str) -> bool:
+        request = self._scheduler.requests.get(request_id)
+        return request is not None and request.status.name == WAITING_FOR_KV
+
     def _give_up(self, ended: AbstractSet[str]) -> frozenset[str]:
-        """Give up the overdue loads that no worker ends, but not those that have *ended* in this step."""
-        given_up = [each for each in self.deadlines.left.values() if each.request_id not in ended]
+        """Give up the overdue loads that no worker ends, but not those that have *ended* in this step, and look-ups."""
+        left = list(self.deadlines.left.values())
+        for each in left:
+            # Only what the connector has just put off: a request that is not asked about waits for room.
+            if each.request_id in self.deadlines.looking_up:
+                self._give_up_look_up(each.request_id)
+        given_up = [each for each in left if each.request_id not in ended and self._loads(each.request_id)]
         for each in given_up:
             record = self._observer.record(each.request_id)
             if record is not None and record.request_id not in self.abandoned:
@@ -299,6 +315,16 @@ class KvLoadController:
                     record.failure = failure
                     self._peers.on_load_failed(record)
         return frozenset(each.request_id for each in given_up)
+
+    def _give_up_look_up(self, request_id: str) -> None:
+        """Fail a request whose connector does not say in time what there is to load."""
+        record = self._observer.record(request_id)
+        if record is not None and request_id not in self.failing:
+            self._begin_load(record, 0)
+            record.timed_out, record.connector = True, type(self._scheduler.connector).__name__
+            affected = Affected(request_id, 0, looking_up=True, trigger=Trigger.DEADLINE)
+            self._decide(record, affected, outcomes.cause_of(record, affected))
+        self.failing.fail(request_id)
 
     def before_free(self, request: Any) -> None:
         """Record that a request is about to lose its blocks."""

@@ -69,10 +69,12 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
             if runtime.active:
                 with _GUARD:
                     observer.on_deferred(request, c.DEFERRAL_REASON_KV_LOOKUP)
+                    session.loads.deadlines.on_looking_up(request.request_id)
             return result
         if observer.is_deferred(request.request_id):
             with _GUARD:
                 observer.on_ready(request.request_id, c.DEFERRAL_REASON_KV_LOOKUP)
+                session.loads.deadlines.on_ended(request.request_id)
         if runtime.active:
             with _GUARD:
                 return _ANSWERS.get(session.loads.admit(request, num_computed_tokens, result[0]), result)
