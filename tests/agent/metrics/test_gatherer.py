@@ -136,7 +136,9 @@ SNAPSHOT = Snapshot(
     leases={"count": 3, "blocks": 12},
     queue={
         "running": 2,
-        "waiting": [{"reason": QUEUE_REASON_CAPACITY, "count": 5, "oldest_start_time_unix_nano": TIME - SECOND}],
+        "waiting": [
+            {"reason": QUEUE_REASON_CAPACITY, "count": 5, "oldest_start_time_unix_nano": TIME - SECOND}
+        ],
         "total_blocks": 999,
         "free_blocks": 4,
         "last_step_time_unix_nano": TIME - SECOND,

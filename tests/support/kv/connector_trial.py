@@ -155,24 +155,6 @@ def without_penstock(name: str, *, directory: Path) -> Ran:
 
 
 @contextmanager
-def offloading_bench(directory: Path) -> Iterator[tuple[AgentBench, Server]]:
-    """Run a server with Penstock and an OffloadingConnector on *directory*."""
-    with short_directory() as state:
-        agent = Agent(state, engines=1)
-        agent.start()
-        try:
-            with _server("offloading", directory / "with", endpoint=agent.endpoint) as server:
-                bench = AgentBench(
-                    agent, "offloading", labels={"tier": "offloading"}, policy="offloading-tests"
-                )
-                yield bench, server
-                assert not bench.guard_errors()
-                bench.close()
-        finally:
-            agent.stop()
-
-
-@contextmanager
 def _server(name: str, store: Path, *, endpoint: str) -> Iterator[Server]:
     store.mkdir()
     env = penstock_env({"PENSTOCK_ENDPOINT": endpoint, "VLLM_SERVER_DEV_MODE": "1"}, name)

@@ -18,7 +18,7 @@ from penstock.rules.policy import Action, Deferral
 from tests.support.engine import schedulers
 from tests.support.engine.parked import stop_reasons
 from tests.support.engine.recorder import policy
-from tests.support.engine.schedulers import BLOCK, BLOCKS, request
+from tests.support.engine.schedulers import BLOCK, BLOCKS, given_blocks, request
 from tests.support.engine.versions import PLACE, from_version
 from tests.support.kv.connector_trial import example, offloading
 from tests.support.kv.fake_mover import run_step, worker
@@ -197,13 +197,11 @@ def test_an_offloaded_load_over_its_deadline(
     assert f"mode timeout, deferral.maxTransferWait 5 s, peer {PLACE}" in told_clients["second"]
     assert "cannot be rewound" in told_clients["second"]
     # Others take all blocks there are.
-    used: set[int] = set()
+    used = given_blocks(scheduler)
     for number in range(free // 3):
         scheduler.add_request(request(f"other-{number}", first=100 + number, max_tokens=1))
     for _ in range(60):
-        names = [each for each in scheduler.requests if each.startswith("other")]
         run_step(scheduler, [connector])
-        used |= {block for each in names for block in scheduler.kv_cache_manager.get_block_ids(each)[0]}
     assert not [each for each in scheduler.requests if each.startswith("other")]
     assert len(used) > free // 2
     assert used.isdisjoint(pinned)
