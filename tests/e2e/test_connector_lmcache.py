@@ -99,34 +99,6 @@ def test_a_load_is_reported(cache: CacheBench) -> None:
     assert not cache.events("transfer_failure", name)
 
 
-def test_a_deadline_ends_the_request_of_a_load_without_an_answer(
-    cache: CacheBench, caches: dict[str, CacheServer]
-) -> None:
-    """The client gets its 503; LMCache's report of a send frees no blocks; the engine and the next load are well."""
-    server, name = caches["observed"], new_name("lmcache")
-    expected = saved(cache.observed, _prompt(name))
-    cache.enforce(
-        kvLoadFailure={"action": "fail"}, deferral={"maxTransferWait": "1s", "onTimeout": "recompute"}
-    )
-    server.hold_at_next_load()
-    try:
-        failed = ask(cache.observed, _prompt(name), name)
-        assert failed.status == 503, failed.text
-        message = failed.body["error"]["message"]
-        assert "mode timeout, deferral.maxTransferWait 1 s" in message
-        pin = cache.event("blocks_pinned", name).blocks_pinned
-        cache.wait_value(pin.blocks, "penstock_held_blocks", holder="pinned")
-    finally:
-        server.go_on()
-    cache.event("blocks_pinned", name, released=True)
-    cache.wait_value(0, "penstock_held_blocks", holder="pinned")
-    (outcome,) = [event.load_outcome for event in cache.events("load_outcome", name)]
-    assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_FAILED, c.DECIDED_BY_DEADLINE)
-    assert "cannot be rewound" in outcome.reason
-    assert len(cache.events("transfer_failure", name)) == 1
-    assert ask(cache.observed, _prompt(name)).completion == expected
-
-
 def test_the_server_is_killed_between_look_up_and_load(
     cache: CacheBench, caches: dict[str, CacheServer]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 from demo.common.link import Link
@@ -13,7 +14,6 @@ from tests.support.kv import extra_connectors
 from tests.support.ports import listens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 CHUNK = 128
@@ -32,7 +32,7 @@ class CacheServer:
 
     def __init__(self, directory: Path, name: str) -> None:
         """Start it; :meth:`wait_ready` tells when it serves."""
-        self._armed: dict[str, Callable[[], None]] = {}
+        self._armed = threading.Event()
         self._port = port = free_port()
         command = [
             *(sys.executable, "-m", "lmcache.v1.multiprocess.server"),
@@ -63,15 +63,7 @@ class CacheServer:
 
     def kill_at_next_load(self) -> None:
         """``kill -9`` it when an engine has found something in it, and comes for it."""
-        self._armed["load"] = self._child.kill
-
-    def hold_at_next_load(self) -> None:
-        """Hold its answers from the moment on when an engine has found something in it, and comes for it."""
-        self._armed["load"] = lambda: self._link.hold(0)
-
-    def go_on(self) -> None:
-        """Let the answers through that were held."""
-        self._link.release()
+        self._armed.set()
 
     def engine(self, name: str, *, logs: Path, endpoint: str = "") -> Server:
         """Start an engine that uses this server."""
@@ -96,5 +88,6 @@ class CacheServer:
         self._child.stop()
 
     def _sees(self, data: bytes) -> None:
-        if _LOAD in data and (act := self._armed.pop("load", None)) is not None:
-            act()
+        if _LOAD in data and self._armed.is_set():
+            self._armed.clear()
+            self._child.kill()
