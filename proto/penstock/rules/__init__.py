@@ -18,6 +18,7 @@ from penstock.rules.deadlines import (
 from penstock.rules.decisions import (
     EXPORTED,
     HELD,
+    LOOKING_UP,
     MEDIA_ELSEWHERE,
     PINNED,
     WITHOUT_MEDIA,
@@ -76,6 +77,7 @@ __all__ = [
     "FIELD_BOUNDS",
     "HELD",
     "ITEM_BOUNDS",
+    "LOOKING_UP",
     "MEDIA_ELSEWHERE",
     "NO_POLICY",
     "PERCENT_BOUNDS",

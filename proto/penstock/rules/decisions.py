@@ -32,6 +32,9 @@ PINNED: Final = (
 HELD: Final = "it waits with blocks that cannot be taken from it, so it cannot be rewound"
 """Why a request fails that should have been rewound, but waits for something else with its blocks."""
 
+LOOKING_UP: Final = "the connector has not said what it has, and a look-up cannot be taken back"
+"""Why a request fails that should have been computed here, but whose connector puts the answer off."""
+
 WITHOUT_MEDIA: Final = (
     "an input cannot be encoded again: vLLM left its media out when it told the workers of the request"
 )

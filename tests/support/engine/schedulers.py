@@ -200,6 +200,20 @@ def step(scheduler: Any, nans: dict[str, int] | None = None, **transfer: Any) ->
     return scheduler.update_from_output(scheduled, output)
 
 
+def given_blocks(scheduler: Any) -> set[int]:
+    """Return a set to which each block is added that a scheduler gives to a request from now on."""
+    pool = scheduler.kv_cache_manager.block_pool
+    give, given = pool.get_new_blocks, set[int]()
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        blocks = give(*args, **kwargs)
+        given.update(block.block_id for block in blocks)
+        return blocks
+
+    pool.get_new_blocks = noted
+    return given
+
+
 def preempt(scheduler: Any) -> None:
     """Preempt the last request, as vLLM does for want of blocks."""
     scheduler._preempt_request(scheduler.running.pop(), time.monotonic())

@@ -52,6 +52,8 @@ def offloading(directory: Path) -> dict[str, Any]:
             "spec_module_path": "tests.support.kv.cpu_offload",
             "cpu_bytes_to_use": 64 << 20,
             "path": str(directory / "offloaded"),
+            # Loads wait while this file is there.
+            "gate": str(directory / "gate"),
         },
     }
 

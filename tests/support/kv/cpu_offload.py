@@ -23,18 +23,19 @@ class FileSpec(CPUOffloadingSpec):
 
     def get_worker(self, kv_caches: Any) -> FileWorker:
         """Return the worker's side."""
-        return FileWorker(kv_caches, Path(self.extra_config["path"]))
+        return FileWorker(kv_caches, Path(self.extra_config["path"]), Path(self.extra_config["gate"]))
 
 
 class FileWorker(OffloadingWorker):
-    """Copies at once and says so in the next step, as a copy engine does that is done by then."""
+    """Copies at once and says so in the next step, as a copy engine does that is done by then; loads wait while *gate* is there."""
 
-    def __init__(self, kv_caches: Any, path: Path) -> None:
+    def __init__(self, kv_caches: Any, path: Path, gate: Path) -> None:
         self._layers = [each.tensor.numpy() for each in kv_caches.tensors]
         self._page = sum(layer.shape[1] for layer in self._layers)
-        self._path = path
+        self._path, self._gate = path, gate
         path.touch()
         self._done: list[TransferResult] = []
+        self._kept: list[tuple[int, Any, Any]] = []
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
         """Write blocks to the file."""
@@ -48,6 +49,18 @@ class FileWorker(OffloadingWorker):
         return True
 
     def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        """Read blocks from the file, once no gate is there."""
+        self._kept.append((job_id, src_spec, dst_spec))
+        self._load_kept()
+        return True
+
+    def _load_kept(self) -> None:
+        if self._kept and not self._gate.exists():
+            kept, self._kept = self._kept, []
+            for each in kept:
+                self._load(*each)
+
+    def _load(self, job_id: int, src_spec: Any, dst_spec: Any) -> None:
         """Read blocks from the file; what is not there fails the job."""
         start, good = time.perf_counter(), True
         with self._path.open("rb") as file:
@@ -59,10 +72,10 @@ class FileWorker(OffloadingWorker):
                     if good:
                         layer[block] = np.frombuffer(page, dtype=layer.dtype)
         self._end(job_id, len(dst_spec.block_ids), start, good=good)
-        return True
 
     def get_finished(self) -> list[TransferResult]:
         """Return what has ended since the last call."""
+        self._load_kept()
         done, self._done = self._done, []
         return done
 

@@ -122,6 +122,20 @@ class OtherMover(ToyMover):
     """Another connector of the same kind."""
 
 
+class LateMover(ToyMover):
+    """Puts its answer to what there is to load off while it is *late*."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        self.late = True
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[Any, bool]:
+        """Answer once it is no longer late."""
+        return (
+            (None, False) if self.late else super().get_num_new_matched_tokens(request, num_computed_tokens)
+        )
+
+
 MODULE = __name__
 
 

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 TOKENS = 12
 
-# The reader of a dead peer waits for 60 s more than this; it is for the peer to give up first.
-_READER_SECONDS = -56
+READER_SECONDS = 4
+"""How long decode waits for a peer that does not answer."""
+
+# The reader of a dead peer waits for so much more than it is told; it is for the peer to give up first.
+_READER_MORE_SECONDS = 60
 
 # How long prefill keeps blocks that nobody reads.
 _LEASE_SECONDS = 30
@@ -85,14 +88,14 @@ class Pair:
 
 
 @contextmanager
-def running_pairs(logs: Path, *endpoints: str) -> Iterator[list[Pair]]:
+def running_pairs(logs: Path, *endpoints: str, reader_seconds: int = READER_SECONDS) -> Iterator[list[Pair]]:
     """Start a pair for each of *endpoints* (an empty one leaves Penstock off), all at the same time."""
     pairs: list[Pair] = []
     try:
         for number, endpoint in enumerate(endpoints):
             directory = logs / str(number)
             directory.mkdir()
-            pairs.append(_start(directory, endpoint))
+            pairs.append(_start(directory, endpoint, reader_seconds))
         for pair in pairs:
             pair.prefill.wait_ready()
             pair.decode.wait_ready()
@@ -102,8 +105,9 @@ def running_pairs(logs: Path, *endpoints: str) -> Iterator[list[Pair]]:
             pair.stop()
 
 
-def _start(logs: Path, endpoint: str) -> Pair:
+def _start(logs: Path, endpoint: str, reader_seconds: int) -> Pair:
     port = free_port()
+    told = str(reader_seconds - _READER_MORE_SECONDS)
 
     def server(name: str, role: str, **env: str) -> Server:
         transfer = {
@@ -123,7 +127,7 @@ def _start(logs: Path, endpoint: str) -> Pair:
         VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT=str(_LEASE_SECONDS),
     )
     try:
-        decode = server("decode", "kv_consumer", VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT=str(_READER_SECONDS))
+        decode = server("decode", "kv_consumer", VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT=told)
     except BaseException:
         prefill.stop()
         raise

@@ -107,7 +107,7 @@ def test_warnings_tell_what_a_connector_cannot_do(harness: AdminHarness) -> None
     asked = list(_apply(harness, deferral={"maxTransferWait": "1s"}).warnings)
     assert [each.partition(" ")[0] for each in asked] == ["engine", "engine"]
     assert "where a request has run on a load that failed, it fails" in asked[0]
-    assert "spec.deferral.maxTransferWait ends no loads of LMCacheMPConnector" in asked[1]
+    assert "spec.deferral.maxTransferWait ends requests that wait for loads of LMCacheMPConnector" in asked[1]
     assert list(_apply(harness, "other", kvLoadFailure=action("fail"), priority=200).warnings) == []
 
 

@@ -7,7 +7,8 @@ from penstock.agent.admin.lookups.policy_impact import connector_shortfalls
 from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
 FAILS = "it fails and is not recomputed"
-LASTS = "they cannot be given up"
+LASTS = "the blocks stay pinned until"
+IN_STEP = "no request waits for it"
 EVERYTHING = ["kvLoadFailure.action", "deferral.maxTransferWait", "deferral.maxStartWait"]
 
 
@@ -23,11 +24,12 @@ EVERYTHING = ["kvLoadFailure.action", "deferral.maxTransferWait", "deferral.maxS
         ("LMCacheMPConnector", "kv_both", "fail", [LASTS]),
         ("LMCacheMPConnector", "kv_consumer", "recompute", [LASTS]),
         ("MultiConnector", "kv_consumer", "recompute", [FAILS, LASTS]),
+        ("ExampleConnector", "kv_consumer", "recompute", [IN_STEP]),
         ("", "", "recompute", []),
     ],
 )
 def test_shortfalls(connector: str, role: str, action: str, said: list[str]) -> None:
-    """A connector that saves cannot recompute a request that ran; only NIXL's loads can be cancelled."""
+    """A connector that saves cannot recompute a request that ran; of a load that is not NIXL's a deadline ends the request only."""
     found = list(connector_shortfalls(EVERYTHING, action, EngineFacts(kv_connector=connector, kv_role=role)))
     assert len(found) == len(said)
     assert all(words in sentence for words, sentence in zip(said, found, strict=True))

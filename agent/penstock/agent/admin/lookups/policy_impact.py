@@ -44,6 +44,9 @@ _NIXL = frozenset({"NixlConnector", "NixlPullConnector", "NixlPushConnector"})
 # Requests always wait for their loads, so none runs on blocks that failed.
 _ALWAYS_WAIT = _NIXL | {"MooncakeConnector"}
 
+# No request waits for their loads.
+_IN_STEP = frozenset({"DecodeBenchConnector", "ExampleConnector"})
+
 # May have a NIXL child; the facts do not say.
 _PERHAPS = "MultiConnector"
 
@@ -235,11 +238,18 @@ def connector_shortfalls(paths: Collection[str], action: str, facts: EngineFacts
         )
         yield f"spec.integrity verifies no KV here: {those} is counted as unverified"
     deadlines = [path for path in _DEADLINES if path in paths]
-    if deadlines and connector not in _NIXL:
-        those = (
-            "loads of its children that are not NIXL's" if connector == _PERHAPS else f"loads of {connector}"
+    if deadlines and connector in _IN_STEP:
+        yield f"spec.{deadlines[0]} ends no loads of {connector}: it loads in the step, and no request waits for it"
+    elif deadlines and connector not in _NIXL:
+        those, reporter = (
+            ("loads of its children that are not NIXL's", "the child")
+            if connector == _PERHAPS
+            else (f"loads of {connector}", "it")
         )
-        yield f"spec.{deadlines[0]} ends no {those}: they cannot be given up, and last until the connector itself ends them"
+        yield (
+            f"spec.{deadlines[0]} ends requests that wait for {those}, not the loads: the blocks stay pinned until {reporter} "
+            f"reports the end, and such a request fails even where it is to be recomputed"
+        )
 
 
 def _without_effect(manifest: Manifest, target: Target, given: Mapping[str, FieldSource]) -> Iterator[str]:

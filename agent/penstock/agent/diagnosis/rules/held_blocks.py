@@ -50,7 +50,7 @@ _HOLDERS = {
     BLOCK_HOLDER_PINNED: (
         "pinned_blocks",
         "loads that were given up",
-        "the peer is stopped and may still write: the blocks are safe only when it answers or the engine restarts",
+        "the peer is stopped and may still write: the blocks are safe only when the load has ended or the engine restarts",
     ),
     BLOCK_HOLDER_SAVE: (
         "saves_hold_blocks",
@@ -231,7 +231,7 @@ def held_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
             continue
         kind, says, other = words_of
         engine = next((each for each in facts.engines if words.key_of(each.key) == key), admin.Engine())
-        total = engine.facts.num_gpu_blocks
+        total, connector = engine.facts.num_gpu_blocks, engine.facts.kv_connector
         share = row.blocks / total if total else 0.0
         peer = row.peer.address
         of_peer = f", from {words.peer(peer)}" if peer else ""
@@ -245,6 +245,7 @@ def held_causes(facts: Facts, _shares: Attribution) -> Iterator[FoundCause]:
                     f"{words.count(row.requests, 'request')}, {words.count(row.blocks, 'block')}"
                     + (f", {100 * share:.0f} % of its KV cache" if total else "")
                 ),
+                *([Evidence(f"{connector} has not reported their end")] if connector else []),
             ),
             peer=peer,
             requests=row.requests,

@@ -2,6 +2,7 @@
 
 One recompute budget for the engine, one decision for each attempt. A deadline frees nothing here: the worker ends the transfer
 where it polls it, vLLM's own failure path runs, and the failure is then decided about like any other (``deferral.onTimeout``).
+Workers of a connector that takes no orders are not asked; the scheduler gives such a load up itself (``abandoned_loads.py``).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.instrumentation.vllm.recovery import rewind
 from penstock.rules import (
     HELD,
+    LOOKING_UP,
     NO_POLICY,
     PINNED,
     WITHOUT_MEDIA,
@@ -27,6 +29,8 @@ from penstock.rules import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.instrumentation.vllm.messages import StepMetadata
     from penstock.instrumentation.vllm.requests import Affected, RequestRecord
     from penstock.rules import Decision, LoggedDecision, Outcome, Overdue, Policy, WaitKind
@@ -37,11 +41,19 @@ class KvDeadlines:
 
     All but :meth:`on_policy_change` on the scheduler's thread. The clocks run without a policy too, so that a new one applies to
     requests that already wait. It is true while a request waits.
+
+    Attributes:
+        left: overdue requests whose load no worker ends; always the same dict.
+        looking_up: requests whose connector puts its answer off in the step that is being put together, or was last.
+
     """
 
-    def __init__(self, orders: StepMetadata) -> None:
-        """Name overdue requests to the workers by *orders*."""
+    def __init__(self, orders: StepMetadata, takes_orders: Callable[[str], bool]) -> None:
+        """Name overdue requests to the workers by *orders*, if *takes_orders* says that those that load them obey."""
         self._orders = orders
+        self._takes_orders = takes_orders
+        self.left: dict[str, Overdue] = {}
+        self.looking_up: set[str] = set()
         self._limits = DeadlineLimits()
         self._deadlines = Deadlines()
         self._overdue: dict[str, Overdue] = {}
@@ -57,6 +69,12 @@ class KvDeadlines:
         """Start the clock of a request that waits for its transfer to begin."""
         self._deadlines.begin(request_id, time.monotonic_ns())
 
+    def on_looking_up(self, request_id: str) -> None:
+        """Start the same clock, the first time, for a request whose connector has not said what there is to load."""
+        self.looking_up.add(request_id)
+        if request_id not in self._overdue:
+            self.on_waiting(request_id)
+
     def on_began(self, request_id: str) -> None:
         """Start the transfer's clock."""
         self._deadlines.started(request_id, time.monotonic_ns())
@@ -64,14 +82,18 @@ class KvDeadlines:
     def on_ended(self, request_id: str) -> None:
         """Forget a request that no longer waits."""
         self._deadlines.end(request_id)
-        if self._overdue.pop(request_id, None) is not None:
+        if self._overdue.pop(request_id, None) is not None and self.left.pop(request_id, None) is None:
             self._orders.cancel = self._named()
 
     def check(self) -> None:
         """Name the requests that are over a deadline now to the workers; once in each step."""
+        self.looking_up.clear()
         found = self._deadlines.pop_overdue(self._limits, time.monotonic_ns())
         if found:
             self._overdue.update({each.request_id: each for each in found})
+            self.left.update(
+                {each.request_id: each for each in found if not self._takes_orders(each.request_id)}
+            )
             self._orders.cancel = self._named()
 
     def overdue(self, request_id: str) -> Overdue | None:
@@ -79,7 +101,9 @@ class KvDeadlines:
         return self._overdue.get(request_id)
 
     def _named(self) -> dict[str, WaitKind]:
-        return {request_id: each.wait for request_id, each in self._overdue.items()}
+        return {
+            request_id: each.wait for request_id, each in self._overdue.items() if request_id not in self.left
+        }
 
 
 class KvFailureDecider:
@@ -129,6 +153,8 @@ class KvFailureDecider:
             observed=self.policy.observed,
             budgets=self._budgets,
         )
+        if affected.looking_up:
+            return rewind.fail_instead(decision, LOOKING_UP)
         if affected.pinned or affected.held:
             return rewind.fail_instead(decision, PINNED if affected.pinned else HELD)
         if affected.without_media and decision.decided_by is not DecidedBy.VLLM:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     Settle = Callable[[Any, Affected], Decision]
 
-_WAITING_FOR_KV: Final = "WAITING_FOR_REMOTE_KVS"
+WAITING_FOR_KV: Final = "WAITING_FOR_REMOTE_KVS"
+"""The name of the status of a request that waits for its load."""
 _PREEMPTED: Final = "PREEMPTED"
 _RUNNING: Final = "RUNNING"
 
@@ -184,7 +185,7 @@ class KvFailurePlanner:
     ) -> Affected | None:
         request_id, status = request.request_id, request.status.name
         start = taint.starts.get(request_id)
-        waiting = status == _WAITING_FOR_KV
+        waiting = status == WAITING_FOR_KV
         stuck = waiting and request_id in pinned
         reload = waiting and (request_id in failed or stuck)
         # Preempted meanwhile: all that is left to take back is the output of the tainted step, which vLLM would deliver.
@@ -205,7 +206,7 @@ class KvFailurePlanner:
             kept,
             computed - kept,
             exported=(status == _RUNNING or stale) and self._exports,
-            held=status not in {_RUNNING, _WAITING_FOR_KV} and not stale,
+            held=status not in {_RUNNING, WAITING_FOR_KV} and not stale,
             pinned=stuck and request_id not in failed,
             loading=waiting and not reload and not self._has_ended(request_id, ended),
             without_media=self._media.missing_beyond(request, kept),

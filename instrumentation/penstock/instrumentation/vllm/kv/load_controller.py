@@ -13,23 +13,29 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import delayed_load, failed_receives
+from penstock.instrumentation.vllm.kv.abandoned_loads import AbandonedLoads, loading_connector, takes_orders
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
 from penstock.instrumentation.vllm.kv.decider import KvDeadlines, KvFailureDecider
-from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner, UnconfirmedKvLoads
+from penstock.instrumentation.vllm.kv.failure_planner import (
+    WAITING_FOR_KV,
+    KvFailurePlanner,
+    UnconfirmedKvLoads,
+)
 from penstock.instrumentation.vllm.kv.integrity import KvVerifier
 from penstock.instrumentation.vllm.kv.request_peers import RequestPeers, keep_local
 from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, peer_at, with_children
+from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.recovery import FailingRequests, client_error, rewind
 from penstock.instrumentation.vllm.requests import Affected, Cause, UnreportedOutcome, outcomes
 from penstock.rules import WITHOUT_MEDIA, Action, DecidedBy, Decision, Outcome, Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from collections.abc import Set as AbstractSet
 
     from penstock.instrumentation.orders import Orders
     from penstock.instrumentation.vllm.admission import PeerGate
     from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
-    from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
     from penstock.instrumentation.vllm.requests import RequestRecord, SchedulerObserver
     from penstock.rules import Policy
@@ -55,6 +61,7 @@ class KvLoadController:
         deadlines: requests that wait for a load.
         unconfirmed: steps that load something themselves and have no result yet.
         verifier: loads that are compared with the sender's digest, and digests for readers.
+        abandoned: loads that go on although a deadline has given them up.
 
     """
 
@@ -82,7 +89,8 @@ class KvLoadController:
         )
         self._orders = StepMetadata()
         self._peers = RequestPeers(gate)
-        self.deadlines = KvDeadlines(self._orders)
+        self.deadlines = KvDeadlines(self._orders, self._worker_ends)
+        self.abandoned = AbandonedLoads()
         self._transfers = KvTransfers(scheduler, observer)
         self._planner = KvFailurePlanner(
             scheduler,
@@ -259,21 +267,64 @@ class KvLoadController:
                 self._peers.on_load_ended(record)
 
     def plan(self, output: Any) -> RecoveryPlan | None:
-        """Decide about the failed loads in *output*; None where vLLM's own configuration does."""
+        """Decide about the failed loads in *output*, and those that are given up; None where vLLM's own configuration does.
+
+        *output* is None where the connector has told nothing.
+        """
         failed = failed_receives(output)
-        if not failed and not output.invalid_block_ids and not self._pinned:
+        invalid = getattr(output, "invalid_block_ids", None) or frozenset()
+        ended = getattr(output, "finished_recving", None) or frozenset()
+        pinned = self._pinned | self._give_up(ended) if self.deadlines.left else self._pinned
+        self._pinned = frozenset()
+        if not failed and not invalid and not pinned:
             return None
-        plan = self._planner.plan(
-            failed,
-            output.invalid_block_ids,
-            self._pinned,
-            self.unconfirmed.freed,
-            output.finished_recving or frozenset(),
-        )
+        plan = self._planner.plan(failed, invalid, pinned, self.unconfirmed.freed, ended)
         if plan is not None:
             for request_id in plan.failed:
                 self.failing.fail(request_id)
         return plan
+
+    def _worker_ends(self, request_id: str) -> bool:
+        """Return whether workers can be told to end what a request waits for."""
+        connector = loading_connector(self._scheduler.connector, request_id)
+        return takes_orders(connector) and self._loads(request_id)
+
+    def _loads(self, request_id: str) -> bool:
+        request = self._scheduler.requests.get(request_id)
+        return request is not None and request.status.name == WAITING_FOR_KV
+
+    def _give_up(self, ended: AbstractSet[str]) -> frozenset[str]:
+        """Give up the overdue loads that no worker ends, but not those that have *ended* in this step, and look-ups."""
+        left = list(self.deadlines.left.values())
+        for each in left:
+            # Only what the connector has just put off: a request that is not asked about waits for room.
+            if each.request_id in self.deadlines.looking_up:
+                self._give_up_look_up(each.request_id)
+        given_up = [each for each in left if each.request_id not in ended and self._loads(each.request_id)]
+        for each in given_up:
+            record = self._observer.record(each.request_id)
+            if record is not None and record.request_id not in self.abandoned:
+                peer = self._observer.load_peer(record.request_id) or record.peer or Peer()
+                record.connector = type(
+                    loading_connector(self._scheduler.connector, record.request_id)
+                ).__name__
+                failure = self.abandoned.give_up(record, each, peer)
+                self._transfers.on_given_up(record.request_id, peer)
+                # Another rank may have failed before.
+                if record.failure is None:
+                    record.failure = failure
+                    self._peers.on_load_failed(record)
+        return frozenset(each.request_id for each in given_up)
+
+    def _give_up_look_up(self, request_id: str) -> None:
+        """Fail a request whose connector does not say in time what there is to load."""
+        record = self._observer.record(request_id)
+        if record is not None and request_id not in self.failing:
+            self._begin_load(record, 0)
+            record.timed_out, record.connector = True, type(self._scheduler.connector).__name__
+            affected = Affected(request_id, 0, looking_up=True, trigger=Trigger.DEADLINE)
+            self._decide(record, affected, outcomes.cause_of(record, affected))
+        self.failing.fail(request_id)
 
     def before_free(self, request: Any) -> None:
         """Record that a request is about to lose its blocks."""
@@ -282,6 +333,9 @@ class KvLoadController:
     def on_finished(self, request: Any) -> None:
         """Forget a request that has finished."""
         record = self._observer.record(request.request_id)
+        if request.request_id in self.abandoned:
+            # Its blocks are not free, or it would be forgotten.
+            self.abandoned.on_pinned(request.request_id, self._observer.on_pinned(request.request_id))
         self.deadlines.on_ended(request.request_id)
         self._transfers.on_load_finished(request.request_id)
         if record is not None:
@@ -291,6 +345,11 @@ class KvLoadController:
             record.verifications = [*record.verifications, *found]
             if record.unreported is not None and record.unreported.ended:
                 self._report_decided(record)
+
+    def on_blocks_freed(self, request_id: str) -> None:
+        """Record that the blocks of a request are free."""
+        self.abandoned.forget(request_id)
+        self._transfers.forget(request_id)
 
     # Decisions
 
@@ -319,8 +378,9 @@ class KvLoadController:
         if decision.outcome is Outcome.FAILED and decision.decided_by is not DecidedBy.VLLM:
             failure = record.failure
             caused_by = failure.culprit.peer if failure is not None and failure.culprit is not None else None
+            overdue = self.deadlines.overdue(record.request_id)
             self.failing[record.request_id] = client_error.describe(
-                cause, record.load_peer, decision, caused_by=caused_by
+                cause, record.load_peer, decision, caused_by=caused_by, overdue=overdue
             )
             if affected.trigger is Trigger.QUARANTINE:
                 self.failing.fail(record.request_id)

@@ -69,10 +69,12 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
             if runtime.active:
                 with _GUARD:
                     observer.on_deferred(request, c.DEFERRAL_REASON_KV_LOOKUP)
+                    session.loads.deadlines.on_looking_up(request.request_id)
             return result
         if observer.is_deferred(request.request_id):
             with _GUARD:
                 observer.on_ready(request.request_id, c.DEFERRAL_REASON_KV_LOOKUP)
+                session.loads.deadlines.on_ended(request.request_id)
         if runtime.active:
             with _GUARD:
                 return _ANSWERS.get(session.loads.admit(request, num_computed_tokens, result[0]), result)
@@ -140,12 +142,17 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         return metadata
 
     def update_connector_output(self, connector_output: Any) -> Any:
-        """Give the connector its own worker metadata, without our report around it."""
+        """Give the connector its own worker metadata, without our report around it; what it sees, vLLM may not."""
         upstream: Any = super()
         metadata = getattr(connector_output, "kv_connector_worker_meta", None)
         if isinstance(metadata, WorkerReport):
             connector_output.kv_connector_worker_meta = metadata.inner
-        return upstream.update_connector_output(connector_output)
+        result = upstream.update_connector_output(connector_output)
+        session = self._penstock
+        if session is not None and session.loads.abandoned:
+            with _GUARD:
+                session.loads.abandoned.hide_sends(connector_output)
+        return result
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Any) -> Any:
         """Record the compatibility hash that the workers show their peers, and what it is made of."""

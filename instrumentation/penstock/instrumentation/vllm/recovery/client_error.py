@@ -19,6 +19,7 @@ from penstock.instrumentation.hooks import Part, Patch, Requirement
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import errored_requests, request_error, retryable_error
 from penstock.instrumentation.vllm.requests import MODE_WORDS
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.hooks import Need
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests import Cause
-    from penstock.rules import Decision
+    from penstock.rules import Decision, Overdue
 
 _GUARD = guard("client_error")
 _ERROR: Final = "error"
@@ -56,16 +57,20 @@ def describe(
     decision: Decision,
     what: str = "KV",
     caused_by: Peer | None = None,
+    overdue: Overdue | None = None,
 ) -> str:
     """Return the client's sentence about a load of *what* (``KV`` or ``EC``) that must fail; *caused_by*: a peer that made it fail.
+
+    *overdue*: the deadline that ended it.
 
     It names the policy that decided so, but not the policy's author: clients are no operators.
     """
     mode = f"mode {MODE_WORDS[cause.mode]}, " if cause.mode in MODE_WORDS else ""
     address = peer.address if peer is not None else "unknown"
+    limit = f"deferral.{overdue.wait} {overdue.limit_ns / NANOS:.3g} s, " if overdue is not None else ""
     other = f", caused by peer {caused_by.address}" if caused_by is not None else ""
     by = f" ({decision.policy})" if decision.policy else ""
-    return f"{what} load failure ({mode}peer {address}{other}): {decision.reason}{by}. The request can be retried."
+    return f"{what} load failure ({mode}{limit}peer {address}{other}): {decision.reason}{by}. The request can be retried."
 
 
 class FailingRequests(dict[str, str]):

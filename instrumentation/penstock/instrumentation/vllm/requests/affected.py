@@ -24,6 +24,7 @@ class Affected:
         exported: another connector may have passed tainted blocks on.
         held: it waits with blocks that cannot be taken from it, so it cannot be rewound.
         pinned: its load was given up while a transfer may still write to its blocks, so it cannot be rewound.
+        looking_up: the connector has not said whether there is anything to load.
         loading: other ranks still load for it, and a deadline may end that before they do.
         without_media: the workers were not given the media of an input that it would need again.
         collateral: it shares blocks with the request whose load failed, its own did not fail.
@@ -39,6 +40,7 @@ class Affected:
     exported: bool = False
     held: bool = False
     pinned: bool = False
+    looking_up: bool = False
     loading: bool = False
     without_media: bool = False
     collateral: bool = False

@@ -119,9 +119,16 @@ class HeldBlocks:
         if holding.holder == c.BLOCK_HOLDER_LOAD or request_id not in self._held:
             self._held[request_id] = holding
 
-    def on_pinned(self, request_id: str, now_ns: int) -> None:
-        """Record that the load of a request was given up while the peer may still write to its blocks."""
+    def peer(self, request_id: str) -> Peer | None:
+        """Return the other end of the load that holds a request's blocks; None where there is none, or it is not known."""
+        found = self._held.get(request_id)
+        return found.peer if found is not None else None
+
+    def on_pinned(self, request_id: str, now_ns: int) -> int:
+        """Record that the load of a request was given up while its blocks may still be written to; return how many those are."""
         self._change(request_id, {c.BLOCK_HOLDER_LOAD, c.BLOCK_HOLDER_ABORTED}, c.BLOCK_HOLDER_PINNED, now_ns)
+        found = self._held.get(request_id)
+        return found.blocks if found is not None else 0
 
     def on_finished(self, request_id: str, now_ns: int) -> None:
         """Record that a request has ended; one that still has a load under way does not get rid of its blocks."""

@@ -277,6 +277,14 @@ class SchedulerObserver:
         """Record that the load of a request has ended, and the request may go on."""
         self._held.end(request_id)
 
+    def load_peer(self, request_id: str) -> Peer | None:
+        """Return the other end of the load that a request waits for."""
+        return self._held.peer(request_id)
+
+    def on_pinned(self, request_id: str) -> int:
+        """Record that the load of a request goes on although it was given up; return how many blocks it holds."""
+        return self._held.on_pinned(request_id, time.time_ns())
+
     def on_kept(self, request: Any, blocks: int) -> None:
         """Record that a request keeps its blocks as it finishes: for a reader where one is announced, else for a save."""
         request_id, now = request.request_id, time.time_ns()

@@ -93,6 +93,7 @@ class SchedulerSession:
         self._awaiting_token: Mapping[str, Any] = self.observer.awaiting_token
         self._failing = self.loads.failing
         self._waiting = self.loads.deadlines
+        self._left = self.loads.deadlines.left
         self._allocated = self.loads.unconfirmed.allocated
         self._unconfirmed = self.loads.unconfirmed.steps
 
@@ -184,6 +185,7 @@ class SchedulerSession:
         """Record that the connector keeps the blocks of a finished request, by its *result*; add its digest to that."""
         self.loads.verifier.add_digest(request.request_id, result[1])
         if result[0]:
+            self.loads.abandoned.on_connector_finished(request.request_id)
             self.observer.on_kept(request, sum(1 for _ in self._blocks_of(request)))
 
     def _blocks_of(self, request: Any) -> Iterator[Any]:
@@ -226,6 +228,7 @@ class SchedulerSession:
     @guarded(_HOOK, default=None)
     def on_blocks_freed(self, request: Any) -> None:
         """Record that a request's blocks are free, and emit the end of its lease if it had one."""
+        self.loads.on_blocks_freed(request.request_id)
         self.observer.on_blocks_freed(request.request_id)
 
     @guarded(_HOOK, default=None)
@@ -298,6 +301,8 @@ class SchedulerSession:
             )
         ):
             self._on_worker_report(moved)
+            plan = self.plan_failed_loads(moved)
+        elif self._left and runtime.active:
             plan = self.plan_failed_loads(moved)
         if self._unconfirmed:
             _contained(self.loads.on_step_result, scheduler_output)

@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.kv import decider
+from penstock.rules.policy import Action, Deferral
 
 from tests.support.engine import schedulers
-from tests.support.engine.schedulers import BLOCK, BLOCKS, request
+from tests.support.engine.parked import stop_reasons
+from tests.support.engine.recorder import policy
+from tests.support.engine.schedulers import BLOCK, BLOCKS, given_blocks, request
 from tests.support.engine.versions import PLACE, from_version
 from tests.support.kv.connector_trial import example, offloading
 from tests.support.kv.fake_mover import run_step, worker
+from tests.support.manual_clock import ManualClock
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
@@ -166,6 +172,50 @@ def test_offloading_connector_that_cannot_load(
     assert told(recorder)[1:] == [("second", "OffloadingConnector", RECEIVE, ERROR, PLACE)]
     (failure,) = recorder.take("transfer_failure", "second")
     assert (failure.mode, failure.error_class) == (c.FAILURE_MODE_EXCEPTION, "AssertionError")
+
+
+@_STORES
+def test_an_offloaded_load_over_its_deadline(
+    offloaded: tuple[Any, Any], recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request fails; nobody has its blocks when the copy comes, which it does late; then the same prompt loads well."""
+    clock = ManualClock()
+    monkeypatch.setattr(decider, "time", SimpleNamespace(monotonic_ns=clock))
+    scheduler, connector = offloaded
+    serve(scheduler, connector, "first")
+    free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    runtime.policy.swap(
+        policy("recompute", deferral=Deferral(max_transfer_wait=5, on_timeout=Action.RECOMPUTE)), 1.0
+    )
+    hangs = tmp_path / "gate"
+    hangs.touch()
+    scheduler.add_request(request("second"))
+    run_step(scheduler, [connector])
+    (pinned,) = scheduler.kv_cache_manager.get_block_ids("second")
+    clock.advance(6)
+    told_clients = stop_reasons(run_step(scheduler, [connector]))
+    assert f"mode timeout, deferral.maxTransferWait 5 s, peer {PLACE}" in told_clients["second"]
+    assert "cannot be rewound" in told_clients["second"]
+    # Others take all blocks there are.
+    used = given_blocks(scheduler)
+    for number in range(free // 3):
+        scheduler.add_request(request(f"other-{number}", first=100 + number, max_tokens=1))
+    for _ in range(60):
+        run_step(scheduler, [connector])
+    assert not [each for each in scheduler.requests if each.startswith("other")]
+    assert len(used) > free // 2
+    assert used.isdisjoint(pinned)
+    assert scheduler.kv_cache_manager.get_block_ids("second") == (pinned,)
+    hangs.unlink()
+    run_step(scheduler, [connector])
+    run_step(scheduler, [connector])
+    assert "second" not in scheduler.requests
+    assert [each.released for each in recorder.take("blocks_pinned", "second")] == [False, True]
+    assert ("second", "OffloadingConnector", RECEIVE, OK, PLACE) in told(recorder)
+    assert len(recorder.take("transfer_failure")) == len(recorder.take("load_outcome")) == 1
+    assert scheduler.reset_prefix_cache()
+    serve(scheduler, connector, "third")
+    assert ("third", "OffloadingConnector", RECEIVE, OK, PLACE) in told(recorder)
 
 
 class _Done:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from penstock.instrumentation.vllm.messages import BrokenBlocks, FinishedTransfer, WorkerReport
+    from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 _MATCHES_MAX: Final = 1_024
@@ -94,10 +95,14 @@ class KvStepLoads:
 
 @dataclass(slots=True)
 class _OpenLoad:
-    """An unfinished load of *tokens* after *local* ones; *failed_ranks* did not load all blocks, *reasons* by rank."""
+    """An unfinished load of *tokens* after *local* ones; *failed_ranks* did not load all blocks, *reasons* by rank.
+
+    *peer*: of a load that was given up.
+    """
 
     local: int
     tokens: int
+    peer: Peer | None = None
     failed_ranks: set[int] = field(default_factory=set)
     reasons: dict[int, LoadReason] = field(default_factory=dict)
 
@@ -118,6 +123,7 @@ class KvTransfers:
         self._scheduler = scheduler
         self._observer = observer
         self._open: dict[str, _OpenLoad] = {}
+        self._given_up: dict[str, _OpenLoad] = {}
 
     def on_load_started(self, request_id: str, local_tokens: int, tokens: int) -> None:
         """Record that a request loads *tokens* after *local_tokens*."""
@@ -130,6 +136,17 @@ class KvTransfers:
     def on_load_finished(self, request_id: str) -> None:
         """Forget a load that is finished on all ranks, or whose request is finished."""
         self._open.pop(request_id, None)
+
+    def on_given_up(self, request_id: str, peer: Peer) -> None:
+        """Record that a load was given up, which is its failure: of its end only the transfer is told."""
+        load = self._open.pop(request_id, None)
+        if load is not None:
+            load.peer = peer
+            self._given_up[request_id] = load
+
+    def forget(self, request_id: str) -> None:
+        """Forget a load that was given up: its blocks are free."""
+        self._given_up.pop(request_id, None)
 
     def on_reports(self, reports: Iterable[WorkerReport]) -> list[LoadFailure]:
         """Emit the transfers and failures that the workers report for this step; return the failed loads."""
@@ -159,13 +176,18 @@ class KvTransfers:
         self, transfer: FinishedTransfer, broken: _MissingBlocks | None
     ) -> Iterator[LoadFailure]:
         record = self._observer.record(transfer.request_id)
-        load = self._open.get(transfer.request_id) if transfer.loads else None
+        given_up = self._given_up.get(transfer.request_id) if transfer.loads else None
+        load = given_up or (self._open.get(transfer.request_id) if transfer.loads else None)
         failed_here = load is not None and transfer.rank in load.failed_ranks
         peer = peer_at(transfer.place, record.peer if record is not None and transfer.loads else None)
+        if given_up is not None and given_up.peer is not None:
+            peer = given_up.peer
         result = transfer._replace(failed=transfer.failed or failed_here)
         emit_transfer(result, peer.address, peer.engine_id)
         if record is not None:
             record.connector = transfer.connector
+        if given_up is not None:
+            return
         if broken is not None:
             yield from self._failed(transfer.request_id, transfer.rank, broken, transfer)
         elif transfer.failed and transfer.loads:
@@ -214,7 +236,7 @@ class KvTransfers:
         """Add to *missing* the number of *broken* blocks of each load; those of no load go under the empty id."""
         unassigned = set(broken.blocks)
         sizes = rewind.block_sizes(self._scheduler)
-        for request_id, load in self._open.items():
+        for request_id, load in (*self._open.items(), *self._given_up.items()):
             if request_id not in self._scheduler.requests:
                 continue
             groups = self._scheduler.kv_cache_manager.get_block_ids(request_id)
@@ -224,9 +246,12 @@ class KvTransfers:
                 own |= broken.blocks.intersection(blocks[load.local // size : end])
             if own:
                 load.failed_ranks.add(broken.rank)
-                # Two reports of a rank come in one result, if its step failed and the engine goes on.
-                known = missing.get((request_id, broken.rank), _MissingBlocks(broken.connector))
-                missing[request_id, broken.rank] = _MissingBlocks(broken.connector, known.blocks + len(own))
+                if request_id not in self._given_up:
+                    # Two reports of a rank come in one result, if its step failed and the engine goes on.
+                    known = missing.get((request_id, broken.rank), _MissingBlocks(broken.connector))
+                    missing[request_id, broken.rank] = _MissingBlocks(
+                        broken.connector, known.blocks + len(own)
+                    )
                 unassigned -= own
         if unassigned:
             # Their request is finished.
