@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.vllm.recovery import rewind
 from penstock.rules import (
@@ -22,6 +22,7 @@ from penstock.rules import (
     DecidedBy,
     DecisionLog,
     KvLoss,
+    Outcome,
     RecomputeBudget,
     decide_kv,
 )
@@ -29,7 +30,10 @@ from penstock.rules import (
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.messages import StepMetadata
     from penstock.instrumentation.vllm.requests import Affected, RequestRecord
-    from penstock.rules import Decision, LoggedDecision, Outcome, Overdue, Policy, WaitKind
+    from penstock.rules import Decision, LoggedDecision, Overdue, Policy, WaitKind
+
+
+_OPTIONAL: Final = "vLLM computes what a tier does not bring"
 
 
 class KvDeadlines:
@@ -124,11 +128,13 @@ class KvFailureDecider:
     def _decide(self, affected: Affected) -> Decision:
         decision = decide_kv(
             KvLoss(affected.lost, affected.exported, affected.trigger),
-            vllm=self._own,
+            vllm=Outcome.RECOMPUTED if affected.optional else self._own,
             policy=self.policy,
             observed=self.policy.observed,
             budgets=self._budgets,
         )
+        if affected.optional and not decision.field:
+            decision = replace(decision, reason=f"{affected.trigger.value}{_OPTIONAL}")
         if affected.pinned or affected.held:
             return rewind.fail_instead(decision, PINNED if affected.pinned else HELD)
         if affected.without_media and decision.decided_by is not DecidedBy.VLLM:

@@ -18,7 +18,8 @@ from penstock.instrumentation.vllm.kv.decider import KvDeadlines, KvFailureDecid
 from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner, UnconfirmedKvLoads
 from penstock.instrumentation.vllm.kv.integrity import KvVerifier
 from penstock.instrumentation.vllm.kv.request_peers import RequestPeers, keep_local
-from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, peer_at, with_children
+from penstock.instrumentation.vllm.kv.tier_sources import TierSources
+from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, with_children
 from penstock.instrumentation.vllm.recovery import FailingRequests, client_error, rewind
 from penstock.instrumentation.vllm.requests import Affected, Cause, UnreportedOutcome, outcomes
 from penstock.rules import WITHOUT_MEDIA, Action, DecidedBy, Decision, Outcome, Trigger
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.orders import Orders
     from penstock.instrumentation.vllm.admission import PeerGate
     from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
+    from penstock.instrumentation.vllm.messages import LoadFailure
     from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
     from penstock.instrumentation.vllm.requests import RequestRecord, SchedulerObserver
@@ -55,6 +57,7 @@ class KvLoadController:
         deadlines: requests that wait for a load.
         unconfirmed: steps that load something themselves and have no result yet.
         verifier: loads that are compared with the sender's digest, and digests for readers.
+        sources: requests whose KV may come through a P2P tier.
 
     """
 
@@ -82,6 +85,7 @@ class KvLoadController:
         )
         self._orders = StepMetadata()
         self._peers = RequestPeers(gate)
+        self.sources = TierSources(scheduler, observer, self._peers, self._settle_source)
         self.deadlines = KvDeadlines(self._orders)
         self._transfers = KvTransfers(scheduler, observer)
         self._planner = KvFailurePlanner(
@@ -170,7 +174,7 @@ class KvLoadController:
     def origin(self, request: Any) -> Peer:
         """Return the other end of the load that a request has just begun: a place of this machine, or its peer."""
         place = KvStepLoads.place_in(self._scheduler.connector, request.request_id)
-        return peer_at(place, self._observer.record_of(request).peer)
+        return self._observer.record_of(request).origin(place)
 
     def on_waiting(self, request: Any) -> None:
         """Start the deadline of a request that waits for its load; one that starts later has begun as far as clocks and records go."""
@@ -283,6 +287,7 @@ class KvLoadController:
         """Forget a request that has finished."""
         record = self._observer.record(request.request_id)
         self.deadlines.on_ended(request.request_id)
+        self.sources.on_finished(request.request_id)
         self._transfers.on_load_finished(request.request_id)
         if record is not None:
             self._peers.on_finished(record)
@@ -304,6 +309,16 @@ class KvLoadController:
         if decision.outcome is Outcome.RECOMPUTED and decision.decided_by is not DecidedBy.VLLM:
             record.stays_local = record.rewound = True
         return decision
+
+    def _settle_source(
+        self, record: RequestRecord, affected: Affected, cause: Cause, failure: LoadFailure | None
+    ) -> None:
+        """Decide about a request that gets nothing from its source: it has no blocks yet, and vLLM would compute its prompt."""
+        self._begin_load(record, affected.lost)
+        record.failure = failure
+        decision = self._decide(record, affected, cause)
+        if decision.outcome is Outcome.FAILED:
+            self.failing.fail(record.request_id)
 
     def _decide(self, record: RequestRecord, affected: Affected, cause: Cause) -> Decision:
         settled, known = self._decider.decide(record, affected), record.unreported
