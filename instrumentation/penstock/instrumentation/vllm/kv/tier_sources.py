@@ -63,6 +63,8 @@ class TierSources:
         self._asked.add(request.request_id)
         record.local_tokens = local_tokens
         if self._peers.admit(record).remote:
+            for tier in self.tiers:
+                tier._penstock_before_lookup(request.request_id)
             return
         # Each of them: a list, so that none is left out.
         if any([tier._penstock_keep_local(request.request_id) for tier in self.tiers]):  # noqa: C419

@@ -322,6 +322,18 @@ def test_a_full_table_of_peers_is_not_the_sources_fault(
     assert "VLLM_P2P_MAX_PEERS" in failure.error_text
 
 
+def test_a_session_that_ends_before_the_first_look_up(
+    pair: tuple[Engine, Engine], recorder: Recorder
+) -> None:
+    """VLLM calls it a miss; the request had a source that could not be asked."""
+    source, reader = pair
+    reader.scheduler.add_request(request("late", params=from_source(source, "k")))
+    reader.tier._sessions[source.address]._conn.mark_dead()
+    reader.tier._poll_once()
+    reader.until(lambda: "late" not in reader.scheduler.requests)
+    assert failures(recorder, "late") == [(c.FAILURE_MODE_SETUP, c.ERROR_TYPE_OTHER, source.address, 0)]
+
+
 def test_vllms_own_back_off_is_a_state_of_the_peer(pair: tuple[Engine, Engine]) -> None:
     """A peer that vLLM opens no session to for now is marked so; with 0.32, which has no back-off, none is."""
     source, reader = pair

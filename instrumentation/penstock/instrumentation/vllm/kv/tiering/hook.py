@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.instrumentation.core import constants as c
@@ -12,9 +13,10 @@ from penstock.instrumentation.vllm.kv.tiering.promotions import Promotions
 from penstock.instrumentation.vllm.kv.tiering.tier_mixin import P2pTierMixin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.instrumentation.hooks import Need
+    from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _TIER: Final = "P2PSecondaryTierManager"
 _SECONDS: Final = 30.0
@@ -99,8 +101,20 @@ class P2pTiers:
             tier._penstock_promotions = Promotions(
                 type(connector).__name__, int(tier._primary_kv_view.strides[0]), _wait_seconds()
             )
-            runtime.snapshots.add(f"p2p_tier.{next(self._numbers)}", tier._penstock_fill)
+            runtime.snapshots.add(f"p2p_tier.{next(self._numbers)}", _filler(tier))
         return found
+
+
+def _filler(tier: Any) -> Callable[[Snapshot], None]:
+    """Return what adds *tier* to a snapshot while vLLM keeps it alive."""
+    kept = weakref.ref(tier)
+
+    def fill(snapshot: Snapshot) -> None:
+        alive = kept()
+        if alive is not None:
+            alive._penstock_fill(snapshot)
+
+    return fill
 
 
 def _is_p2p(tier: Any) -> bool:

@@ -33,10 +33,11 @@ UNTOLD: Final = Failure(
 
 
 class Source(NamedTuple):
-    """Where a request's KV may come from, by its ``kv_transfer_params``; *key* is their ``kv_request_id``."""
+    """Where a request's KV may come from, by its ``kv_transfer_params``: their ``kv_request_id``, and *name*, vLLM's of the peer."""
 
     key: str
     peer: Peer
+    name: str
 
 
 @dataclass(slots=True)
@@ -92,10 +93,9 @@ class Promotions:
             if each.request_id == request_id:
                 each.given_up = True
 
-    def key_of(self, request_id: str) -> str:
-        """Return the ``kv_request_id`` of a request with a source; empty for another."""
-        source = self._sources.get(request_id)
-        return source.key if source is not None else ""
+    def source_of(self, request_id: str) -> Source | None:
+        """Return the source of a request, if it has one here."""
+        return self._sources.get(request_id)
 
     # Jobs
 
@@ -132,9 +132,10 @@ class Promotions:
 
     def on_unanswered(self, keys: Iterable[str], failure: Failure) -> None:
         """Report the requests with these ``kv_request_id`` whose look-up can have no answer any more."""
-        asked = set(keys) - {self.key_of(each.request_id) for each in self._open.values()}
+        loading = {each.request_id for each in self._open.values()}
+        asked = set(keys)
         for request_id, source in list(self._sources.items()) if asked else ():
-            if source.key in asked:
+            if source.key in asked and request_id not in loading:
                 self.on_refused(request_id, failure)
 
     def on_refused(self, request_id: str, failure: Failure) -> None:

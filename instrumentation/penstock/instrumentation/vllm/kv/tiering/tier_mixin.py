@@ -53,11 +53,11 @@ class P2pTierMixin(ABC):  # noqa: B024  (like the tier's own base: the layouts m
             with _GUARD:
                 peer = peers.of_tier(req_context.kv_transfer_params)
                 if peer is not None:
-                    promotions.on_request(req_context.req_id, Source(_key(req_context), peer))
+                    promotions.on_request(req_context.req_id, _source(req_context, peer))
         answer = upstream.on_new_request(req_context)
         if promotions is not None and runtime.active:
             with _GUARD:
-                self._penstock_on_session(promotions, req_context)
+                self._penstock_on_session(promotions, req_context.req_id)
         return answer
 
     def on_request_finished(self, req_context: Any) -> Any:
@@ -78,7 +78,8 @@ class P2pTierMixin(ABC):  # noqa: B024  (like the tier's own base: the layouts m
                 request_id = job_metadata.req_context.req_id
                 promotions.on_submitted(job_metadata.job_id, request_id, len(job_metadata.keys))
                 tier: Any = self
-                if _address(job_metadata.req_context) not in tier._sessions:
+                source = promotions.source_of(request_id)
+                if source is not None and source.name not in tier._sessions:
                     text = "the session to the source is gone, nothing was asked for"
                     lost = Failure(c.FAILURE_MODE_SETUP, c.ERROR_TYPE_OTHER, error_text=text)
                     promotions.on_not_posted(job_metadata.job_id, lost)
@@ -132,35 +133,44 @@ class P2pTierMixin(ABC):  # noqa: B024  (like the tier's own base: the layouts m
                     listener.on_promotions(promotions, ended)
         return result
 
-    def _penstock_on_session(self, promotions: Promotions, req_context: Any) -> None:
-        """Report a request whose source vLLM opens no session to."""
+    def _penstock_on_session(self, promotions: Promotions, request_id: str) -> None:
+        """Report a request to whose source vLLM opens no session."""
         tier: Any = self
-        key = promotions.key_of(req_context.req_id)
-        peer_id = _address(req_context)
-        if not key or key not in tier._failed_req_ids or peer_id in tier._sessions:
+        source = promotions.source_of(request_id)
+        if source is None or source.key not in tier._failed_req_ids or source.name in tier._sessions:
             return
-        wait = _backoff_seconds(self, peer_id)
-        if wait > 0:
-            # What made vLLM back off was a failure of its own.
-            mode, text = c.FAILURE_MODE_COLLATERAL, "vLLM backs off from the source after a fault"
+        # What made vLLM back off was a failure of its own.
+        mode = c.FAILURE_MODE_COLLATERAL
+        if _backoff_seconds(self, source.name) > 0:
+            text = "vLLM backs off from the source after a fault"
         elif len(tier._sessions) >= _peers_max():
-            mode, text = (
-                c.FAILURE_MODE_COLLATERAL,
-                "this engine has as many peers as it may (VLLM_P2P_MAX_PEERS)",
-            )
+            text = "this engine has as many peers as it may (VLLM_P2P_MAX_PEERS)"
         else:
             mode, text = c.FAILURE_MODE_SETUP, "no session to the source could be opened"
-        promotions.on_refused(req_context.req_id, Failure(mode, c.ERROR_TYPE_OTHER, error_text=text))
+        promotions.on_refused(request_id, Failure(mode, c.ERROR_TYPE_OTHER, error_text=text))
+
+    def _penstock_before_lookup(self, request_id: str) -> None:
+        """Report a request whose session is gone before its first look-up, which is a miss then."""
+        promotions = self._penstock_promotions
+        source = promotions.source_of(request_id) if promotions is not None else None
+        tier: Any = self
+        if promotions is None or source is None or source.name in tier._sessions:
+            return
+        if source.key not in tier._failed_req_ids:
+            text = "the session to the source ended before it was asked"
+            promotions.on_refused(
+                request_id, Failure(c.FAILURE_MODE_SETUP, c.ERROR_TYPE_OTHER, error_text=text)
+            )
 
     def _penstock_keep_local(self, request_id: str) -> bool:
         """Have a request find nothing at its source, as vLLM does after a failure; tell whether it has one here."""
         promotions = self._penstock_promotions
-        key = promotions.key_of(request_id) if promotions is not None else ""
-        if key:
+        source = promotions.source_of(request_id) if promotions is not None else None
+        if source is not None:
             tier: Any = self
             # Until the request ends.
-            tier._failed_req_ids.add(key)
-        return bool(key)
+            tier._failed_req_ids.add(source.key)
+        return source is not None
 
     def _penstock_fill(self, snapshot: Snapshot) -> None:
         """Add the promotions in flight and the peers; on the exporter's thread, reads only."""
@@ -224,23 +234,13 @@ def _backoff_seconds(tier: Any, peer_id: str) -> float:
     return float(tier._reconnect_wait(peer_id)) if peer_id in _backoffs(tier) else 0.0
 
 
-def _key(req_context: Any) -> str:
-    """Return the ``kv_request_id`` of a request that has a source."""
+def _source(req_context: Any, peer: Peer) -> Source:
+    """Return the source of a request that has one."""
     params = req_context.kv_transfer_params
     source = params.get(peers.REMOTE_PREFILLER)
     if source is None:
         source = params.get(peers.REMOTE_KV_SOURCE)
-    key = source["kv_request_id"]
-    return key if isinstance(key, str) else ""
-
-
-def _address(req_context: Any) -> str:
-    """Return the peer of a request as vLLM calls it; empty if it has none."""
-    for state in tuple(req_context._state.values()):
-        peer_id = getattr(state, "peer_id", "")
-        if peer_id:
-            return str(peer_id)
-    return ""
+    return Source(source["kv_request_id"], peer, f"{source['remote_host']}:{source['remote_port']}")
 
 
 def _named(peer_id: str) -> str:
