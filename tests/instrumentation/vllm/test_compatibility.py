@@ -195,6 +195,7 @@ async def test_the_report_of_an_engine(tmp_path: Path, monkeypatch: pytest.Monke
     engine.close()
     # Its only connector is NIXL's.
     others = {
+        "kv_p2p_tier",
         "kv_worker",
         "mooncake",
         "ec_mooncake_scheduler",
