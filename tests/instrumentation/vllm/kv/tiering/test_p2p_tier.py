@@ -24,8 +24,6 @@ from tests.support.engine.schedulers import BLOCK, BLOCKS, request
 from tests.support.engine.versions import from_version
 from tests.support.kv.fake_mover import run_step, worker
 
-pytest.importorskip("nixl")
-
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
     from vllm.v1.kv_offload.tiering.p2p.session import client
