@@ -132,7 +132,7 @@ ENGINE_FLOORS = (
     ("vllm.ec",),
     ("vllm.kv.base",),
     ("vllm.recovery", "vllm.admission"),
-    ("vllm.kv.nixl", "vllm.requests"),
+    ("vllm.kv.nixl", "vllm.kv.tiering", "vllm.requests"),
     ("vllm.kv.integrity",),
     ("vllm.messages", "vllm.eplb", "vllm.connector_factory"),
     ("vllm.compat", "vllm.naming", "vllm.progress"),

@@ -51,6 +51,7 @@ ALL = {
     "engine_failure": COMPONENT_SCHEDULER,
     "eplb": COMPONENT_WORKER,
     "kv_connector": COMPONENT_WORKER,
+    "kv_p2p_tier": COMPONENT_SCHEDULER,
     "kv_worker": COMPONENT_WORKER,
     "mooncake": COMPONENT_WORKER,
     "nixl": COMPONENT_WORKER,
@@ -85,11 +86,13 @@ _NO_REASONS = {
     "mooncake": "MooncakeConnectorWorker._handle_failed_recv is missing",
     "zmq_ec_connector": "ECConnectorBase.take_unavailable_requests is missing",
 }
-_UNTIL_28 = Known(_NO_REASONS, _NO_MOONCAKE_EC | {"ec_cpu_worker"}, _UNTIL_29)
+_NO_CPU_EC = _NO_MOONCAKE_EC | {"ec_cpu_worker"}
+_UNTIL_28 = Known(_NO_REASONS, _NO_CPU_EC, _UNTIL_29)
 # Of the minor versions that Penstock works with. A new version is a new line here; `make check-versions` writes its column in
 # docs/compatibility.md.
 VERSIONS = {
-    "0.26": _UNTIL_28,
+    # Its tier asks for no more than one load of a request.
+    "0.26": Known(_NO_REASONS, _NO_CPU_EC | {"kv_p2p_tier"}, _UNTIL_29),
     "0.27": _UNTIL_28,
     "0.28": _UNTIL_28,
     "0.29": Known(_NO_REASONS, _NO_MOONCAKE_EC, _UNTIL_29),
@@ -192,6 +195,7 @@ async def test_the_report_of_an_engine(tmp_path: Path, monkeypatch: pytest.Monke
     engine.close()
     # Its only connector is NIXL's.
     others = {
+        "kv_p2p_tier",
         "kv_worker",
         "mooncake",
         "ec_mooncake_scheduler",

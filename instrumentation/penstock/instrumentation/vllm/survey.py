@@ -16,6 +16,7 @@ from penstock.instrumentation.hooks import Fit, HookReport, HookStatus, fit_of
 from penstock.instrumentation.vllm.install import ec_adapters, hooks
 from penstock.instrumentation.vllm.kv.base import KvWorkerHook, MooncakeHook
 from penstock.instrumentation.vllm.kv.nixl import NixlHook
+from penstock.instrumentation.vllm.kv.tiering import P2pTierHook, tier_classes
 from penstock.instrumentation.vllm.recovery import ClientErrorHook
 from penstock.instrumentation.vllm.scheduler import SchedulerHook
 
@@ -56,6 +57,7 @@ def survey(disabled: Collection[str] = ()) -> list[HookReport]:
         ),
         _report("kv_worker", c.COMPONENT_WORKER, functools.partial(fit_of, KvWorkerHook()), disabled),
         _report("mooncake", c.COMPONENT_WORKER, _mooncake, disabled),
+        _report(P2pTierHook.name, P2pTierHook.component, _p2p_tier, disabled),
         *(
             _report(each.name, each.component, functools.partial(_of_connector, each), disabled)
             for adapter in ec_adapters()
@@ -108,6 +110,14 @@ def _client_error() -> Fit:
     if not ClientErrorHook.is_used():
         raise _NotUsedError(ClientErrorHook.NATIVE)
     return fit_of(ClientErrorHook())
+
+
+def _p2p_tier() -> Fit:
+    try:
+        tier_classes()
+    except ImportError as error:
+        raise _NotUsedError("this vLLM has no such tier") from error
+    return fit_of(P2pTierHook())
 
 
 def _of_connector(hook: PartHook) -> Fit:

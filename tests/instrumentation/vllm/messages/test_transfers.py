@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.messages.transfers import BrokenBlocks, FinishedTransfer, peer_at, place_of
+from penstock.instrumentation.vllm.messages.transfers import (
+    BrokenBlocks,
+    FinishedTransfer,
+    peer_at,
+    place_of,
+    tier_place_of,
+)
 from penstock.instrumentation.vllm.messages.worker_report import WorkerReport, find_reports
 from penstock.instrumentation.vllm.naming.peers import Peer
 
@@ -45,6 +51,7 @@ def test_peer_of_a_move() -> None:
     assert peer_at("disk", peer) == Peer("disk")
     assert peer_at("", peer) == peer
     assert peer_at("", None) == Peer("unknown")
+    assert peer_at("p2p", peer) == peer
 
 
 _MOVES = st.integers(0, 3).map(
@@ -58,6 +65,24 @@ _REPORTS = st.builds(
     moves=st.lists(_MOVES, max_size=3).map(tuple),
     broken=st.lists(_BROKEN, max_size=2).map(tuple),
 )
+
+
+@pytest.mark.parametrize(
+    ("sources", "promoted", "place"),
+    [
+        (["p2p"], False, "p2p"),
+        (["p2p"], True, "host"),
+        (["p2p", "host"], True, "host"),
+        (["p2p", "host"], False, ""),
+        (["p2p", "disk"], True, ""),
+        (["disk"], True, "disk"),
+        (["external_unspecified"], True, ""),
+        ([], True, ""),
+    ],
+)
+def test_the_place_of_a_load_through_tiers(sources: list[str], promoted: bool, place: str) -> None:
+    """A block that was promoted from a peer comes from memory, where the promotion is a transfer of its own."""
+    assert tier_place_of(sources, promoted=promoted) == place
 
 
 @given(st.lists(_REPORTS, min_size=1, max_size=4))

@@ -45,6 +45,30 @@ def test_peer_of_a_request(params: dict[str, Any] | None, expected: Peer | None)
     assert peers.from_params(params) == expected
 
 
+_SOURCE = {"kv_request_id": "k", "remote_host": "h", "remote_port": 5710}
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        (None, None),
+        ([], None),
+        ({}, None),
+        ({"remote_prefiller": _SOURCE}, Peer("h:5710")),
+        ({"remote_kv_source": _SOURCE | {"remote_engine_id": "e"}}, Peer("h:5710", "e")),
+        ({"remote_prefiller": _SOURCE, "remote_kv_source": _SOURCE | {"remote_host": "i"}}, Peer("h:5710")),
+        ({"remote_prefiller": None, "remote_kv_source": _SOURCE}, Peer("h:5710")),
+        ({"remote_prefiller": {}, "remote_kv_source": _SOURCE}, None),
+        ({"remote_prefiller": _SOURCE | {"kv_request_id": ""}}, None),
+        ({"remote_prefiller": _SOURCE | {"remote_host": ["h"]}}, None),
+        ({"remote_decoder": _SOURCE}, None),
+    ],
+)
+def test_source_of_the_p2p_tier(params: Any, expected: Peer | None) -> None:
+    """It nests; the tier looks at the first of two, and ignores one without an address or an id, and so do we."""
+    assert peers.of_tier(params) == expected
+
+
 @pytest.mark.parametrize(
     ("host", "port", "address"),
     [

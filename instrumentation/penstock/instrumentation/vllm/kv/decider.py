@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.vllm.recovery import rewind
 from penstock.rules import (
@@ -24,6 +24,7 @@ from penstock.rules import (
     DecidedBy,
     DecisionLog,
     KvLoss,
+    Outcome,
     RecomputeBudget,
     decide_kv,
 )
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.messages import StepMetadata
     from penstock.instrumentation.vllm.requests import Affected, RequestRecord
-    from penstock.rules import Decision, LoggedDecision, Outcome, Overdue, Policy, WaitKind
+    from penstock.rules import Decision, LoggedDecision, Overdue, Policy, WaitKind
+
+
+_OPTIONAL: Final = "vLLM computes what a tier does not bring"
 
 
 class KvDeadlines:
@@ -132,6 +136,12 @@ class KvFailureDecider:
         rule = self.policy.kv_load_failure
         return rule is not None and rule.action is not None
 
+    @property
+    def decides_some(self) -> bool:
+        """Whether the policy says what is done about every failed load, or about those that a deadline ended."""
+        deferral = self.policy.deferral
+        return self.decides_all or (deferral is not None and deferral.on_timeout is not None)
+
     def decide(self, record: RequestRecord, affected: Affected) -> LoggedDecision:
         """Decide about the present load of a request, or return what was decided about it before."""
         settled = self._log.get_or_decide(
@@ -148,11 +158,13 @@ class KvFailureDecider:
     def _decide(self, affected: Affected) -> Decision:
         decision = decide_kv(
             KvLoss(affected.lost, affected.exported, affected.trigger),
-            vllm=self._own,
+            vllm=Outcome.RECOMPUTED if affected.optional else self._own,
             policy=self.policy,
             observed=self.policy.observed,
             budgets=self._budgets,
         )
+        if affected.optional and not decision.field:
+            decision = replace(decision, reason=f"{affected.trigger.value}{_OPTIONAL}")
         if affected.looking_up:
             return rewind.fail_instead(decision, LOOKING_UP)
         if affected.pinned or affected.held:

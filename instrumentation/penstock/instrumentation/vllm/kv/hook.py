@@ -15,6 +15,7 @@ from penstock.instrumentation.vllm.connector_factory import ConnectorFactoryHook
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvWorkers, LMCacheLookups, uses_server
 from penstock.instrumentation.vllm.kv.nixl import NixlWorkers
 from penstock.instrumentation.vllm.kv.scheduler_mixin import SchedulerSideMixin, WorkerSideMixin
+from penstock.instrumentation.vllm.kv.tiering import P2pTiers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +32,7 @@ class KvConnectorHook(ConnectorFactoryHook):
         super().__init__()
         self._nixl = NixlWorkers()
         self._workers = KvWorkers()
+        self._tiers = P2pTiers()
 
     def factory(self) -> Any:
         """Return ``KVConnectorFactory``."""
@@ -72,6 +74,8 @@ class KvConnectorHook(ConnectorFactoryHook):
                 each._penstock_step = KvStepLoads(each)
                 if uses_server(each):
                     each._penstock_lookups = LMCacheLookups(each, names[id(each)])
+                each._penstock_tiers = self._tiers.instrument(each)
+                each._penstock_step.observes_tier = bool(each._penstock_tiers)
 
     def on_worker_side(self, config: Any, connector: Any) -> None:
         """Put an observer on the connector and its children."""

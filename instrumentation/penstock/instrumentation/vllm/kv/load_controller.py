@@ -7,7 +7,6 @@ configuration holds.
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
@@ -22,8 +21,9 @@ from penstock.instrumentation.vllm.kv.failure_planner import (
     UnconfirmedKvLoads,
 )
 from penstock.instrumentation.vllm.kv.integrity import KvVerifier
-from penstock.instrumentation.vllm.kv.request_peers import RequestPeers, keep_local
-from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, peer_at, with_children
+from penstock.instrumentation.vllm.kv.request_peers import LoadAdmission, RequestPeers, keep_local
+from penstock.instrumentation.vllm.kv.tier_sources import TierSources
+from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, with_children
 from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.recovery import FailingRequests, client_error, rewind
 from penstock.instrumentation.vllm.requests import Affected, Cause, UnreportedOutcome, outcomes
@@ -36,21 +36,13 @@ if TYPE_CHECKING:
     from penstock.instrumentation.orders import Orders
     from penstock.instrumentation.vllm.admission import PeerGate
     from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
+    from penstock.instrumentation.vllm.messages import LoadFailure
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
     from penstock.instrumentation.vllm.requests import RequestRecord, SchedulerObserver
     from penstock.rules import Policy
 
 _REWINDING: Final = frozenset({Action.RECOMPUTE, Action.AUTO})
-_WAITING_FOR_KV: Final = "WAITING_FOR_REMOTE_KVS"
 _LEFT_OUT: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_EVICTED)
-
-
-class LoadAdmission(Enum):
-    """What a request may do that could load from a peer."""
-
-    AS_ASKED = "as the connector answered"
-    LOCAL = "compute its prompt here"
-    FAIL = "fail, at the end of this step"
 
 
 class KvLoadController:
@@ -62,6 +54,7 @@ class KvLoadController:
         unconfirmed: steps that load something themselves and have no result yet.
         verifier: loads that are compared with the sender's digest, and digests for readers.
         abandoned: loads that go on although a deadline has given them up.
+        sources: requests whose KV may come through a P2P tier.
 
     """
 
@@ -89,6 +82,7 @@ class KvLoadController:
         )
         self._orders = StepMetadata()
         self._peers = RequestPeers(gate)
+        self.sources = TierSources(scheduler, observer, self._peers, self._settle_source)
         self.deadlines = KvDeadlines(self._orders, self._worker_ends)
         self.abandoned = AbandonedLoads()
         self._transfers = KvTransfers(scheduler, observer)
@@ -148,7 +142,7 @@ class KvLoadController:
         """Record that a request got its blocks, to load *external_tokens* into them or none."""
         request_id = request.request_id
         # A load that vLLM starts only now, steps after the request got its blocks (``on_waiting``).
-        late = request.status.name == _WAITING_FOR_KV
+        late = request.status.name == WAITING_FOR_KV
         if not late or not self._transfers.is_open(request_id):
             self._on_load(request, external_tokens)
         if external_tokens:
@@ -178,7 +172,7 @@ class KvLoadController:
     def origin(self, request: Any) -> Peer:
         """Return the other end of the load that a request has just begun: a place of this machine, or its peer."""
         place = KvStepLoads.place_in(self._scheduler.connector, request.request_id)
-        return peer_at(place, self._observer.record_of(request).peer)
+        return self._observer.record_of(request).origin(place)
 
     def on_waiting(self, request: Any) -> None:
         """Start the deadline of a request that waits for its load; one that starts later has begun as far as clocks and records go."""
@@ -211,7 +205,7 @@ class KvLoadController:
         if not self._media.lacking(request, indexes):
             return False
         record = self._observer.record_of(request)
-        if not record.rewound and not self._policy_decides:
+        if not record.rewound and not (runtime.active and self._decider.decides_some):
             return False
         if request.request_id not in self.failing:
             # A new attempt: the load was decided about before, and the input could have been encoded then.
@@ -225,14 +219,6 @@ class KvLoadController:
             self.failing[request.request_id] = client_error.describe(_LEFT_OUT, record.peer, decision)
         self.failing.fail(request.request_id)
         return True
-
-    @property
-    def _policy_decides(self) -> bool:
-        """Whether a policy decides about failed loads."""
-        deferral = self._decider.policy.deferral
-        return runtime.active and (
-            self._decider.decides_all or (deferral is not None and deferral.on_timeout is not None)
-        )
 
     def on_ready(self, request_id: str) -> None:
         """Record that a request's load has ended, however it did."""
@@ -337,6 +323,7 @@ class KvLoadController:
             # Its blocks are not free, or it would be forgotten.
             self.abandoned.on_pinned(request.request_id, self._observer.on_pinned(request.request_id))
         self.deadlines.on_ended(request.request_id)
+        self.sources.on_finished(request.request_id)
         self._transfers.on_load_finished(request.request_id)
         if record is not None:
             self._peers.on_finished(record)
@@ -363,6 +350,16 @@ class KvLoadController:
         if decision.outcome is Outcome.RECOMPUTED and decision.decided_by is not DecidedBy.VLLM:
             record.stays_local = record.rewound = True
         return decision
+
+    def _settle_source(
+        self, record: RequestRecord, affected: Affected, cause: Cause, failure: LoadFailure | None
+    ) -> None:
+        """Decide about a request that gets nothing from its source: it has no blocks yet, and vLLM would compute its prompt."""
+        self._begin_load(record, affected.lost)
+        record.failure = failure
+        decision = self._decide(record, affected, cause)
+        if decision.outcome is Outcome.FAILED:
+            self.failing.fail(record.request_id)
 
     def _decide(self, record: RequestRecord, affected: Affected, cause: Cause) -> Decision:
         settled, known = self._decider.decide(record, affected), record.unreported

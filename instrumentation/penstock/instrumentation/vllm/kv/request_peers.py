@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     from penstock.rules import Admit
 
 _KV: Final = c.CHANNEL_KV
+
+
+class LoadAdmission(Enum):
+    """What a request may do that could load from a peer."""
+
+    AS_ASKED = "as the connector answered"
+    LOCAL = "compute its prompt here"
+    FAIL = "fail, at the end of this step"
 
 
 class RequestPeers:
@@ -50,8 +59,8 @@ class RequestPeers:
         return self._gate.cause(address)
 
     def on_load_begun(self, record: RequestRecord) -> None:
-        """Record that a request loads from its peer."""
-        if record.peer is not None:
+        """Record that a request loads from its peer; of a P2P tier it loads what is in this machine's memory by then."""
+        if record.peer is not None and not record.by_tier:
             self._loading[record.request_id] = record.peer.address
 
     def on_load_failed(self, record: RequestRecord) -> None:
@@ -86,6 +95,15 @@ class RequestPeers:
         address = self._loading.pop(record.request_id, "")
         if address and record.peer is not None:
             self._report(record, address, record.peer.engine_id, None)
+
+    def on_promotion(self, record: RequestRecord | None, peer: Peer, failure: PeerFailure | None) -> None:
+        """Count what a P2P tier got from *peer*, or its *failure*; the record is None if the request is gone."""
+        if failure is not None and failure.mode != c.FAILURE_MODE_COLLATERAL:
+            self._gate.remember(peer.address, Cause(failure.mode, failure.error_type))
+        if record is not None:
+            self._report(record, peer.address, peer.engine_id, failure)
+        else:
+            self._gate.report(peer.address, peer.engine_id, failure, _KV)
 
     def on_finished(self, record: RequestRecord) -> None:
         """Forget a request; a probe that ended without a result makes room for the next."""

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.load_controller import LoadAdmission
 from penstock.instrumentation.vllm.kv.nixl import compatibility
+from penstock.instrumentation.vllm.kv.request_peers import LoadAdmission
 from penstock.instrumentation.vllm.messages import WorkerReport
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.instrumentation.vllm.kv.base import KvStepLoads, LMCacheLookups
     from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
     from penstock.instrumentation.vllm.kv.nixl import NixlObserver
@@ -47,14 +49,19 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
     _penstock: KvSession | None = None
     _penstock_step: KvStepLoads | None = None
     _penstock_lookups: LMCacheLookups | None = None
+    _penstock_tiers: Sequence[Any] = ()
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int, *args: Any, **kwargs: Any
     ) -> Any:
         """Record a look-up that the connector defers; keep requests from quarantined peers."""
         upstream: Any = super()
+        asked = self._penstock
+        if asked is not None and asked.loads.sources.tiers and runtime.active:
+            with _GUARD:
+                asked.loads.sources.before_lookup(request, num_computed_tokens)
         result = upstream.get_num_new_matched_tokens(request, num_computed_tokens, *args, **kwargs)
-        session, step = self._penstock, self._penstock_step
+        session, step = asked, self._penstock_step
         if step is not None and result[0] and runtime.active:
             with _GUARD:
                 step.on_match(request.request_id, waits=bool(result[1]))

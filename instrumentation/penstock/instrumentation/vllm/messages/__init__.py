@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from penstock.instrumentation.vllm.messages.step_metadata import StepMetadata, with_children
 from penstock.instrumentation.vllm.messages.transfers import (
+    HOST,
     LOADS,
     LOADS_MAX,
+    P2P,
     SAVES,
     BrokenBlocks,
     FinishedTransfer,
@@ -14,6 +16,7 @@ from penstock.instrumentation.vllm.messages.transfers import (
     peer_at,
     place_of,
     saves_of,
+    tier_place_of,
 )
 from penstock.instrumentation.vllm.messages.worker_report import (
     CheckedItem,
@@ -38,8 +41,10 @@ from penstock.instrumentation.vllm.messages.worker_report import (
 )
 
 __all__ = [
+    "HOST",
     "LOADS",
     "LOADS_MAX",
+    "P2P",
     "SAVES",
     "BrokenBlocks",
     "CheckedItem",
@@ -68,5 +73,6 @@ __all__ = [
     "peer_at",
     "place_of",
     "saves_of",
+    "tier_place_of",
     "with_children",
 ]

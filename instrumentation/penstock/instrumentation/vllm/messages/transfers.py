@@ -24,8 +24,13 @@ SAVES: Final = "penstock_saves"
 LOADS_MAX: Final = 256
 """Loads, and saves, of one connector that are sent with one step."""
 
-# Where KV comes from that never left this machine, in vLLM's own words (CacheHitSource). The others name no place.
-_PLACES: Final = frozenset({"host", "disk"})
+HOST: Final = "host"
+"""The place of KV that comes from this machine's memory."""
+P2P: Final = "p2p"
+"""The place of KV that came from another engine's memory by vLLM's P2P tier; the request names the engine."""
+
+# Where KV comes from that never left this machine, in vLLM's own words (CacheHitSource). The others name no place: p2p is any engine.
+_PLACES: Final = frozenset({HOST, "disk"})
 
 
 class KvLoad(NamedTuple):
@@ -35,7 +40,7 @@ class KvLoad(NamedTuple):
         request_id: vLLM's internal id.
         tokens: how many are loaded.
         waits: the request waits for it; otherwise the step does.
-        place: ``host`` or ``disk`` where the connector says so; else empty.
+        place: ``host``, ``disk`` or ``p2p`` where the connector says so; else empty.
 
     """
 
@@ -108,13 +113,29 @@ def saves_of(metadata: Any) -> tuple[str, ...]:
 
 def place_of(sources: Iterable[Any]) -> str:
     """Return the place that vLLM's ``CacheHitSource`` names, if there is one and it is no other engine; else empty."""
-    found = {str(getattr(each, "value", each)) for each in sources}
+    found = _words(sources)
     place = next(iter(found)) if len(found) == 1 else ""
     return place if place in _PLACES else ""
 
 
+def tier_place_of(sources: Iterable[Any], *, promoted: bool) -> str:
+    """Return the place of a load through the tiers of an ``OffloadingConnector``, by vLLM's ``CacheHitSource``; else empty.
+
+    vLLM names the tier that each block had before it was promoted into this machine's memory. *promoted*: what the P2P tier
+    has promoted is a transfer of its own, so that the rest is a copy from memory.
+    """
+    found = _words(sources)
+    if P2P in found and promoted:
+        found = found - {P2P} | {HOST}
+    return P2P if found == {P2P} else place_of(found)
+
+
+def _words(sources: Iterable[Any]) -> set[str]:
+    return {str(getattr(each, "value", each)) for each in sources}
+
+
 def peer_at(place: str, peer: Peer | None) -> Peer:
-    """Return the other end of a transfer: the *place*, or else the request's *peer*, or else unknown."""
-    if place:
+    """Return the other end of a transfer: the *place*, or else the request's *peer*, or else unknown; of ``p2p`` always the latter."""
+    if place and place != P2P:
         return Peer(place)
     return peer if peer is not None else Peer(UNKNOWN)

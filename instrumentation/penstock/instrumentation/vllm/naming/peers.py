@@ -15,6 +15,13 @@ TEXT_MAX: Final = 256
 
 _PORT_MAX: Final = 65_535
 
+REMOTE_PREFILLER: Final = "remote_prefiller"
+"""The P2P tier's parameter of a request that another engine prefills."""
+REMOTE_DECODER: Final = "remote_decoder"
+"""The P2P tier's parameter of a request that is prefilled for another engine."""
+REMOTE_KV_SOURCE: Final = "remote_kv_source"
+"""The P2P tier's parameter of a request whose KV another engine may have."""
+
 _NAMED_MAX: Final = 1024
 """Names whose peers are kept."""
 
@@ -80,6 +87,24 @@ def from_params(params: Mapping[str, Any] | None) -> Peer | None:
         host, port = _authority(params.get("remote_bootstrap_addr"))
     peer = named(host, port, params.get("remote_engine_id"))
     return None if peer == Peer() else peer
+
+
+def of_tier(params: Mapping[str, Any] | None) -> Peer | None:
+    """Return the engine whose memory a request's KV may come from by vLLM's P2P tier, or None.
+
+    It nests in ``kv_transfer_params``: in ``remote_prefiller``, where another engine prefills the request, or else in
+    ``remote_kv_source``, which is asked what it has. The tier ignores a source without an address or a ``kv_request_id``,
+    and looks at the second only where the first is absent.
+    """
+    if not params or not isinstance(params, Mapping):
+        return None
+    source = params.get(REMOTE_PREFILLER)
+    if source is None:
+        source = params.get(REMOTE_KV_SOURCE)
+    if not isinstance(source, Mapping) or not source.get("kv_request_id"):
+        return None
+    peer = named(source.get("remote_host"), source.get("remote_port"), source.get("remote_engine_id"))
+    return None if peer.address == UNKNOWN else peer
 
 
 def _authority(url: object) -> tuple[str, str]:

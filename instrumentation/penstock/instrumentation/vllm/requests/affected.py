@@ -27,6 +27,7 @@ class Affected:
         looking_up: the connector has not said whether there is anything to load.
         loading: other ranks still load for it, and a deadline may end that before they do.
         without_media: the workers were not given the media of an input that it would need again.
+        optional: without a policy vLLM computes what is lost, whatever its ``kv_load_failure_policy`` says.
         collateral: it shares blocks with the request whose load failed, its own did not fail.
         trigger: what made the load fail.
 
@@ -43,6 +44,7 @@ class Affected:
     looking_up: bool = False
     loading: bool = False
     without_media: bool = False
+    optional: bool = False
     collateral: bool = False
     trigger: Trigger = Trigger.FAILURE
 

@@ -74,7 +74,7 @@ class SchedulerObserver:
 
     def _begin(self, request: Any) -> RequestRecord:
         record = self._records[request.request_id] = requests.capture(request)
-        self._counts.on_arrived(to_load=record.kv_role == c.ROLE_DECODE)
+        self._counts.on_arrived(to_load=record.kv_role == c.ROLE_DECODE and not record.by_tier)
         if record.kv_role:
             self.roles.add(record.kv_role)
         return record
@@ -156,6 +156,9 @@ class SchedulerObserver:
             return
         record = self._records.get(request_id)
         remote = _GATE_IS_ENCODER.get(reason) is False
+        # A tier asks its peer in the look-up; the load after that is a copy within this machine.
+        if record is not None and record.by_tier and reason == c.DEFERRAL_REASON_REMOTE_KV:
+            remote = False
         deferral = OpenDeferral(
             request_id,
             reason,
@@ -289,8 +292,9 @@ class SchedulerObserver:
         """Record that a request keeps its blocks as it finishes: for a reader where one is announced, else for a save."""
         request_id, now = request.request_id, time.time_ns()
         record = self._records.get(request_id)
-        role = record.kv_role if record is not None else requests.capture(request).kv_role
-        lease = Lease(request_id, blocks, now, to_reader=role == c.ROLE_PREFILL)
+        record = record or requests.capture(request)
+        to_reader = record.kv_role == c.ROLE_PREFILL and not record.by_tier
+        lease = Lease(request_id, blocks, now, to_reader=to_reader)
         self._leases.begin(lease)
         if not lease.to_reader:
             self._held.begin(request_id, Holding(c.BLOCK_HOLDER_SAVE, blocks, now))

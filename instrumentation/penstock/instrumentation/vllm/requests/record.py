@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.naming import peers
+from penstock.instrumentation.vllm.messages import peer_at
+from penstock.instrumentation.vllm.naming import Peer, peers
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.messages import LoadFailure, Misread
-    from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests.affected import UnreportedOutcome
     from penstock.instrumentation.vllm.requests.gates import RequestGates
 
@@ -31,6 +31,7 @@ class RequestRecord:
     Attributes:
         kv_role: ``ROLE_PREFILL`` if its KV is to be read elsewhere, ``ROLE_DECODE`` if it reads another's, else 0.
         peer: the peer that its KV comes from.
+        by_tier: role and peer are those of vLLM's P2P tier: nothing is leased to its reader, and what the peer does not have is a miss.
         client_id: the caller's X-Request-Id, where the front end passes it beside the trace context and not in the id.
         attempt: number of remote loads that were begun for it.
         local_tokens: tokens before those of the last remote load.
@@ -58,6 +59,7 @@ class RequestRecord:
     request_id: str
     kv_role: int = c.ROLE_UNSPECIFIED
     peer: Peer | None = None
+    by_tier: bool = False
     remote_request_id: str = ""
     traceparent: str = ""
     tracestate: str = ""
@@ -97,6 +99,13 @@ class RequestRecord:
     def load_peer(self) -> Peer | None:
         """The peer of the present load: the one that failed, else the one that the request names."""
         return self.failure.peer if self.failure is not None else self.peer
+
+    def origin(self, place: str) -> Peer:
+        """Return the other end of a load from *place* (``messages/transfers.py``).
+
+        What the tiers of an offloading connector bring from no single place has none, although one of them may be the peer.
+        """
+        return Peer() if self.by_tier and not place else peer_at(place, self.peer)
 
     @property
     def is_decided(self) -> bool:
@@ -162,8 +171,15 @@ class RequestRecord:
         """Return the prompt tokens of a request that was to load them, and that it computed although nothing says why.
 
         A load that was begun, refused or failed says why. Up to a block is computed after a full hit of the local cache, too.
+        What the P2P tier does not find is a miss.
         """
-        if self.kv_role != c.ROLE_DECODE or self.attempt or self.decided or not self.first_token_ns:
+        if (
+            self.kv_role != c.ROLE_DECODE
+            or self.by_tier
+            or self.attempt
+            or self.decided
+            or not self.first_token_ns
+        ):
             return 0
         computed: int = request.num_prompt_tokens - self.local_cached_tokens - self.external_cached_tokens
         return computed if computed > max(block_size, 1) else 0
@@ -205,10 +221,16 @@ def capture(request: Any) -> RequestRecord:
     # They are the client's: vllm_xargs can put anything there.
     params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     headers: Mapping[str, str] = request.trace_headers or {}
+    role, peer, by_tier = kv_role(params), peers.from_params(params), False
+    if not role and peer is None:
+        peer = peers.of_tier(params)
+        role = _tier_role(params, peer)
+        by_tier = bool(role)
     return RequestRecord(
         request_id=request.request_id,
-        kv_role=kv_role(params),
-        peer=peers.from_params(params),
+        kv_role=role,
+        peer=peer,
+        by_tier=by_tier,
         remote_request_id=peers.identifier(params.get("remote_request_id")),
         traceparent=headers.get("traceparent", ""),
         tracestate=headers.get("tracestate", ""),
@@ -225,6 +247,13 @@ def kv_role(params: Mapping[str, Any]) -> int:
     if params.get("do_remote_decode"):
         return c.ROLE_PREFILL
     return c.ROLE_UNSPECIFIED
+
+
+def _tier_role(params: Mapping[str, Any], source: Peer | None) -> int:
+    """Return the same by the parameters of the P2P tier; *source* is the engine that they name."""
+    if source is not None:
+        return c.ROLE_DECODE
+    return c.ROLE_PREFILL if isinstance(params.get(peers.REMOTE_DECODER), Mapping) else c.ROLE_UNSPECIFIED
 
 
 def external_id(request_id: str) -> str:

@@ -24,6 +24,7 @@ from penstock.instrumentation.vllm.messages import (
     LoadReason,
     peer_at,
     place_of,
+    tier_place_of,
 )
 from penstock.instrumentation.vllm.recovery import rewind
 
@@ -36,15 +37,23 @@ if TYPE_CHECKING:
 
 _MATCHES_MAX: Final = 1_024
 """Matched requests that are kept until they get their blocks; the oldest is forgotten beyond that."""
+_WITH_TIERS: Final = "OffloadingConnector"
 _NO_REASON: Final = LoadReason("", 0, c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)
 """The reason of a connector that reports missing blocks only."""
 
 
 class KvStepLoads:
-    """The loads and saves of one connector; a MultiConnector's belong to its children."""
+    """The loads and saves of one connector; a MultiConnector's belong to its children.
+
+    Attributes:
+        observes_tier: what its P2P tier moves is reported by itself (``kv/tiering``).
+
+    """
 
     def __init__(self, connector: Any) -> None:
         """Collect the loads and saves of *connector*."""
+        self.observes_tier = False
+        self._by_tiers = any(kind.__name__ == _WITH_TIERS for kind in type(connector).__mro__)
         self._place = place_of([getattr(connector, "_cache_hit_source", None)])
         self._find_saves = connector_adapters.adapter_for(connector_adapters.SAVE_FINDERS, connector)
         self._waits: dict[str, bool] = {}
@@ -65,7 +74,10 @@ class KvStepLoads:
     def set_source(self, request_id: str, sources: Iterable[Any]) -> None:
         """Set the place of a load from the connector's *sources* (vLLM's ``CacheHitSource``)."""
         load = self._loads.get(request_id)
-        if load is not None and load.place != (place := place_of(sources)):
+        if load is None:
+            return
+        place = tier_place_of(sources, promoted=self.observes_tier) if self._by_tiers else place_of(sources)
+        if load.place != place:
             self._loads[request_id] = load._replace(place=place)
 
     @staticmethod
@@ -179,7 +191,11 @@ class KvTransfers:
         given_up = self._given_up.get(transfer.request_id) if transfer.loads else None
         load = given_up or (self._open.get(transfer.request_id) if transfer.loads else None)
         failed_here = load is not None and transfer.rank in load.failed_ranks
-        peer = peer_at(transfer.place, record.peer if record is not None and transfer.loads else None)
+        peer = (
+            record.origin(transfer.place)
+            if record is not None and transfer.loads
+            else peer_at(transfer.place, None)
+        )
         if given_up is not None and given_up.peer is not None:
             peer = given_up.peer
         result = transfer._replace(failed=transfer.failed or failed_here)
@@ -203,7 +219,7 @@ class KvTransfers:
         load = self._open.get(request_id)
         reason = load.reasons.get(rank, _NO_REASON) if load is not None else _NO_REASON
         place = transfer.place if transfer is not None else ""
-        peer = peer_at(place, record.peer if record is not None else None)
+        peer = record.origin(place) if record is not None else peer_at(place, None)
         if record is not None:
             record.connector = broken.connector
         fields = {
