@@ -78,6 +78,7 @@ class Promotions:
         self._sources: dict[str, Source] = {}
         self._open: dict[int, _Open] = {}
         self._ended: list[EndedPromotion] = []
+        self._looked_ns = 0
 
     # Requests
 
@@ -127,8 +128,11 @@ class Promotions:
                 continue
             took = max(now - promotion.start_ns, 1)
             failure = None if result.success else self._why(promotion, took)
-            self._emit_transfer(promotion, now, took, failed=failure is not None)
+            # The look before has found it unfinished.
+            unseen = min(max(now - max(promotion.start_ns, self._looked_ns), 0), took)
+            self._emit_transfer(promotion, now, took, unseen, failed=failure is not None)
             self._end(promotion, failure)
+        self._looked_ns = now
 
     def on_unanswered(self, keys: Iterable[str], failure: Failure) -> None:
         """Report the requests with these ``kv_request_id`` whose look-up can have no answer any more."""
@@ -204,7 +208,9 @@ class Promotions:
         )
         self._ended.append(ended)
 
-    def _emit_transfer(self, promotion: _Open, end_ns: int, took_ns: int, *, failed: bool) -> None:
+    def _emit_transfer(
+        self, promotion: _Open, end_ns: int, took_ns: int, unseen_ns: int, *, failed: bool
+    ) -> None:
         if not runtime.active:
             return
         runtime.emit_transfer(
@@ -213,6 +219,7 @@ class Promotions:
             0 if failed else promotion.blocks * self._block_bytes,
             0,
             0,
+            unseen_ns,
             c.CHANNEL_KV,
             c.DIRECTION_RECEIVE,
             c.TRANSFER_RESULT_ERROR if failed else c.TRANSFER_RESULT_OK,

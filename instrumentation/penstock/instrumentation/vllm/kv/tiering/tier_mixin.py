@@ -90,9 +90,10 @@ class P2pTierMixin(ABC):  # noqa: B024  (like the tier's own base: the layouts m
         upstream: Any = super()
         results = upstream.get_finished_jobs()
         promotions = self._penstock_promotions
-        if results and promotions is not None:
+        # Each look counts: the time of a promotion that has not ended is known by it.
+        if promotions is not None:
             with _GUARD:
-                promotions.on_finished(results)
+                promotions.on_finished(results or ())
         return results
 
     def _reap_dead_sessions(self) -> Any:
