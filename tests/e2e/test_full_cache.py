@@ -76,7 +76,8 @@ def _send(server: Server, number: int) -> None:
 def test_a_cache_full_of_leases(engine: tuple[Agent, Server]) -> None:
     """Both requests that wait are listed; the engine is a cause within seconds, with who holds its cache."""
     agent, server = engine
-    ask = AgentBench(agent, "prefill", labels={"role": "prefill"}, policy="full-cache").admin
+    bench = AgentBench(agent, "prefill", labels={"role": "prefill"}, policy="full-cache")
+    ask = bench.admin
 
     def queue() -> SchedulerQueue:
         return ask.ListEngines(admin.ListEnginesRequest()).engines[0].queue
@@ -91,6 +92,13 @@ def test_a_cache_full_of_leases(engine: tuple[Agent, Server]) -> None:
 
     until(lambda: waiting() == [2], lambda: f"Two requests do not wait for blocks: {queue()}")
 
+    (known,) = ask.ListEngines(admin.ListEnginesRequest()).engines
+    now = known.queue
+    assert (now.running, now.total_blocks, now.free_blocks) == (0, _BLOCKS - 1, 0)
+    assert (known.leases.count, known.leases.blocks) == (_LEASES, _BLOCKS - 1)
+    assert now.last_step_tokens
+    assert now.empty_steps
+
     def causes() -> list[admin.DiagnosedCause]:
         found = ask.Diagnose(admin.DiagnoseRequest()).causes
         return [each for each in found if each.kind == "no_capacity"]
@@ -102,3 +110,4 @@ def test_a_cache_full_of_leases(engine: tuple[Agent, Server]) -> None:
     listed = agent.ctl("get", "requests", "--queued").output
     assert listed.count("waits for capacity") == 2, listed
     assert "2 wait for the scheduler (2 capacity)" in agent.ctl("get", "requests", "--deferred").output
+    assert not bench.guard_errors()
