@@ -1,7 +1,5 @@
 #!/usr/bin/env bash
 # mooncake-transfer-engine-non-cuda 0.3.13 (Python, TCP, peer-to-peer handshake): what the return codes of its transfers do not say.
-# Needs the libraries libibverbs and librdmacm of the system (Debian: libibverbs1, librdmacm1): take a container of its own, because
-# with them installed processes of NIXL 1.5.1 ended with a segmentation fault at exit here.
 #
 # Seen: a read into memory that was never registered returns 0. A remote address that is not registered, a batch of which one half
 # has been delivered, and a peer that is not there all return -1. A read from a stopped process blocks for 30 s, then returns -1.
@@ -11,8 +9,15 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet mooncake-transfer-engine-non-cuda==0.3.13 nvidia-cuda-runtime-cu12==12.8.90 numpy==2.3.5
-LD_LIBRARY_PATH=$(echo "$work"/venv/lib/python3*/site-packages/nvidia/cuda_runtime/lib)
-export LD_LIBRARY_PATH
+# Mooncake links against RDMA's libraries even where it moves over TCP; NIXL's wheel has them, under names of its own.
+"$work/venv/bin/pip" install --quiet --no-deps nixl-cu12==1.5.1
+packages=$(echo "$work"/venv/lib/python3*/site-packages)
+mkdir "$work/lib"
+for name in libibverbs libmlx5; do
+    cp "$packages/nixl_cu12.libs/$name"-*.so.* "$work/lib/$name.so.1"
+done
+cp "$packages"/nixl_cu12.libs/libnl-3-* "$packages"/nixl_cu12.libs/libnl-route-3-* "$work/lib/"
+export LD_LIBRARY_PATH=$work/lib:$packages/nvidia/cuda_runtime/lib
 
 cat >"$work/codes.py" <<'PYTHON'
 import signal
