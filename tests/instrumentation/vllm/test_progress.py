@@ -100,7 +100,7 @@ def test_results_end_steps_in_their_order() -> None:
 
 def test_a_step_without_a_result() -> None:
     """It failed and the engine goes on: it lasts until vLLM drops its output, and the next one begins anew."""
-    steps, progress = SchedulerSteps(), Progress()
+    steps, progress = SchedulerSteps(outlives_failures=True), Progress()
 
     def start() -> int:
         steps.fill(progress)

@@ -176,30 +176,37 @@ class SchedulerSteps:
 
     """
 
-    def __init__(self, counts: Callable[[], tuple[int, int]] = lambda: (0, 0)) -> None:
-        """Count steps; *counts* returns how many requests run and wait."""
+    def __init__(
+        self, counts: Callable[[], tuple[int, int]] = lambda: (0, 0), *, outlives_failures: bool = False
+    ) -> None:
+        """Count steps; *counts* returns how many requests run and wait; *outlives_failures*: the engine goes on after a failed step."""
         self._counts = counts
+        self._outlives_failures = outlives_failures
         self._steps = 0
         self._start_ns = 0
-        self._last: weakref.ref[Any] | None = None
+        # The output of the last step, or a weak reference to it in an engine that may drop it.
+        self._last: Any = None
         self.tokens = 0
         self._scheduled_ns = 0
         self._empty = (0, 0)
 
     def on_started(self) -> None:
         """Record that the scheduler puts a step together."""
-        last = self._last
-        if last is not None and last() is None:
+        if self._outlives_failures and self._is_dropped():
             self._last, self._start_ns = None, 0
         if not self._start_ns:
             self._start_ns = time.time_ns()
+
+    def _is_dropped(self) -> bool:
+        last = self._last
+        return self._outlives_failures and last is not None and last() is None
 
     def on_scheduled(self, output: Any) -> None:
         """Record the step that was put together; one without a token is none."""
         tokens = output.total_num_scheduled_tokens
         if tokens:
             self._steps += 1
-            self._last = weakref.ref(output)
+            self._last = weakref.ref(output) if self._outlives_failures else output
             self.tokens = tokens
             # When it began, or the result before it came: vLLM goes on at once.
             self._scheduled_ns = self._start_ns
@@ -214,7 +221,7 @@ class SchedulerSteps:
     def on_updated(self, output: Any) -> None:
         """Record that the result of the step with that scheduler's *output* is applied."""
         last = self._last
-        if last is not None and last() is output:
+        if last is output or (self._outlives_failures and last is not None and last() is output):
             self._last, self._start_ns = None, 0
         elif self._start_ns and output.total_num_scheduled_tokens:
             # Another step is under way behind it.
@@ -223,8 +230,7 @@ class SchedulerSteps:
     def fill(self, progress: Progress) -> None:
         """Add the steps. Any thread."""
         progress.steps = self._steps
-        last, start_ns = self._last, self._start_ns
-        progress.step_start_time_unix_nano = 0 if last is not None and last() is None else start_ns
+        progress.step_start_time_unix_nano = 0 if self._is_dropped() else self._start_ns
 
     def fill_queue(self, queue: SchedulerQueue) -> None:
         """Add the last step, and the empty ones since. Any thread."""

@@ -52,24 +52,26 @@ class _Abandoned:
 
 
 class AbandonedLoads:
-    """The abandoned loads of one scheduler; on its thread. It is true while there is one.
+    """The abandoned loads of one scheduler; on its thread.
 
     Bounded by the scheduler's own requests: vLLM forgets a request when its blocks are free, and so does this.
+
+    Attributes:
+        any: whether there has been one. A step without pays for no more than this.
+
     """
 
     def __init__(self) -> None:
         self._open: dict[str, _Abandoned] = {}
         self._late_sends: dict[str, None] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._open or self._late_sends)
+        self.any = False
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._open
 
     def give_up(self, record: RequestRecord, overdue: Overdue, peer: Peer) -> LoadFailure:
         """Record and emit that a load from *peer* is over its deadline, and that its request does not wait for it any more."""
-        self._open[record.request_id] = _Abandoned(peer)
+        self._open[record.request_id], self.any = _Abandoned(peer), True
         fields = {
             "channel": c.CHANNEL_KV,
             "connector": record.connector,

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from penstock.rules import Policy
 
 _REWINDING: Final = frozenset({Action.RECOMPUTE, Action.AUTO})
+_NONE: Final[AbstractSet[Any]] = frozenset()
 _LEFT_OUT: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_EVICTED)
 
 
@@ -257,9 +258,9 @@ class KvLoadController:
 
         *output* is None where the connector has told nothing.
         """
-        failed = failed_receives(output)
-        invalid = getattr(output, "invalid_block_ids", None) or frozenset()
-        ended = getattr(output, "finished_recving", None) or frozenset()
+        failed, invalid, ended = failed_receives(output), _NONE, _NONE
+        if output is not None:
+            invalid, ended = output.invalid_block_ids or _NONE, output.finished_recving or _NONE
         pinned = self._pinned | self._give_up(ended) if self.deadlines.left else self._pinned
         self._pinned = frozenset()
         if not failed and not invalid and not pinned:
@@ -319,7 +320,7 @@ class KvLoadController:
     def on_finished(self, request: Any) -> None:
         """Forget a request that has finished."""
         record = self._observer.record(request.request_id)
-        if request.request_id in self.abandoned:
+        if self.abandoned.any and request.request_id in self.abandoned:
             # Its blocks are not free, or it would be forgotten.
             self.abandoned.on_pinned(request.request_id, self._observer.on_pinned(request.request_id))
         self.deadlines.on_ended(request.request_id)
@@ -335,8 +336,9 @@ class KvLoadController:
 
     def on_blocks_freed(self, request_id: str) -> None:
         """Record that the blocks of a request are free."""
-        self.abandoned.forget(request_id)
-        self._transfers.forget(request_id)
+        if self.abandoned.any:
+            self.abandoned.forget(request_id)
+            self._transfers.forget(request_id)
 
     # Decisions
 

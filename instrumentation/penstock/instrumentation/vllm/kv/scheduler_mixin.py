@@ -156,7 +156,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
             connector_output.kv_connector_worker_meta = metadata.inner
         result = upstream.update_connector_output(connector_output)
         session = self._penstock
-        if session is not None and session.loads.abandoned:
+        if session is not None and session.loads.abandoned.any:
             with _GUARD:
                 session.loads.abandoned.hide_sends(connector_output)
         return result

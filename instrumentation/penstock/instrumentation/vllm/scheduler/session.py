@@ -74,9 +74,11 @@ class SchedulerSession:
         self.scan = QueueScan(scheduler, self.observer.deferred)
         self._queue: RequestQueue | None = None
         if queue_part(type(scheduler)).missing():
-            self._steps = SchedulerSteps()
+            self._steps = SchedulerSteps(outlives_failures=outlives_failures(self._config))
         else:
-            self._steps = SchedulerSteps(scheduler.get_request_counts)
+            self._steps = SchedulerSteps(
+                scheduler.get_request_counts, outlives_failures=outlives_failures(self._config)
+            )
             with guard("queue"):
                 self._queue = RequestQueue(scheduler, self.observer, self.scan, self._steps)
         self.media = WorkerEncoderInputs(scheduler)
@@ -365,6 +367,11 @@ class SchedulerSession:
         rule = runtime.policy.current.kv_load_failure if runtime.active else None
         action = rule.action if rule is not None else None
         snapshot.policy.kv_action = (action or self._own_action).value if self._connector is not None else ""
+
+
+def outlives_failures(config: Any) -> bool:
+    """Return whether an engine goes on after a step that failed: vLLM 0.33's ``--enable-fault-tolerance``."""
+    return bool(getattr(config.parallel_config, "enable_fault_tolerance", False))
 
 
 @guarded(_HOOK, default=None)

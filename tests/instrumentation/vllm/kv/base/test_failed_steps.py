@@ -86,8 +86,11 @@ class Engine:
 
 
 @pytest.fixture
-def engine(make_scheduler: MakeScheduler) -> Engine:
-    """Give an engine with a policy that recomputes."""
+def engine(make_scheduler: MakeScheduler, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """Give an engine that goes on after a failed step, with a policy that recomputes."""
+    monkeypatch.setattr(
+        "penstock.instrumentation.vllm.scheduler.session.outlives_failures", lambda _config: True
+    )
     runtime.policy.swap(policy("recompute"), 1.0)
     return Engine(make_scheduler(**mover(kv_role="kv_consumer")))
 
