@@ -193,7 +193,7 @@ def test_a_connector_that_reports_a_send_of_every_request(
         assert (engine.free == before) is ("load" in report or order == "load, send")
     assert "r" not in engine.scheduler.requests
     abandoned = engine.scheduler._penstock.loads.abandoned
-    assert bool(abandoned) is (order == "load")
+    assert abandoned.any is (order == "load")
     # Nothing of it is left for the next load of that name.
     engine.load("r")
     engine.script.received = {"r"}
@@ -222,7 +222,7 @@ def test_a_load_that_ends_with_its_deadline_is_served(
     serve_with(engine, "r")
     assert not recorder.take("load_outcome")
     assert not recorder.take("blocks_pinned")
-    assert not engine.scheduler._penstock.loads.abandoned
+    assert not engine.scheduler._penstock.loads.abandoned.any
 
 
 @pytest.mark.parametrize("observed", [False, True])
@@ -235,7 +235,7 @@ def test_without_a_deadline_nothing_acts(
     engine.load("r")
     clock.advance(60_000)
     assert not stop_reasons(engine.step())
-    assert not engine.scheduler._penstock.loads.abandoned
+    assert not engine.scheduler._penstock.loads.abandoned.any
     assert held(engine.scheduler) == [(c.BLOCK_HOLDER_LOAD, PEER, 1)]
     engine.script.received = {"r"}
     serve_with(engine, "r")
@@ -282,7 +282,7 @@ def test_what_may_still_be_sent_is_bounded(monkeypatch: pytest.MonkeyPatch, reco
     output = SimpleNamespace(finished_sending={"a", "b", "c", "d"})
     loads.hide_sends(output)
     assert output.finished_sending == {"a", "d"}
-    assert not loads
+    assert not loads.any
     assert not loads._late_sends
 
 

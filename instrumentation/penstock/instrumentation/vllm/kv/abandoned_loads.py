@@ -57,7 +57,7 @@ class AbandonedLoads:
     Bounded by the scheduler's own requests: vLLM forgets a request when its blocks are free, and so does this.
 
     Attributes:
-        any: whether there has been one. A step without pays for no more than this.
+        any: whether there is one, or a send of one may still be reported. A step without pays for no more than this.
 
     """
 
@@ -104,13 +104,13 @@ class AbandonedLoads:
     def forget(self, request_id: str) -> None:
         """Record that the blocks of a request are free, or that it has not ended after all."""
         load = self._open.pop(request_id, None)
-        if load is None or not load.since_ns:
-            return
-        self._emit_pinned(request_id, load, released=True)
-        if load.sends:
-            if len(self._late_sends) >= SENDS_MAX:
-                del self._late_sends[next(iter(self._late_sends))]
-            self._late_sends[request_id] = None
+        if load is not None and load.since_ns:
+            self._emit_pinned(request_id, load, released=True)
+            if load.sends:
+                if len(self._late_sends) >= SENDS_MAX:
+                    del self._late_sends[next(iter(self._late_sends))]
+                self._late_sends[request_id] = None
+        self.any = bool(self._open or self._late_sends)
 
     def hide_sends(self, output: Any) -> None:
         """Take the reports of sends of abandoned loads out of a step's ``KVConnectorOutput``."""
@@ -131,6 +131,7 @@ class AbandonedLoads:
             elif request_id in self._late_sends:
                 del self._late_sends[request_id]
                 hidden.add(request_id)
+        self.any = bool(self._open or self._late_sends)
         return hidden
 
     def _emit_pinned(self, request_id: str, load: _Abandoned, *, released: bool = False) -> None:

@@ -57,7 +57,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         """Record a look-up that the connector defers; keep requests from quarantined peers."""
         upstream: Any = super()
         asked = self._penstock
-        if asked is not None and asked.loads.sources.tiers and runtime.active:
+        if asked is not None and asked.has_tiers and runtime.active:
             with _GUARD:
                 asked.loads.sources.before_lookup(request, num_computed_tokens)
         result = upstream.get_num_new_matched_tokens(request, num_computed_tokens, *args, **kwargs)
@@ -156,9 +156,9 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
             connector_output.kv_connector_worker_meta = metadata.inner
         result = upstream.update_connector_output(connector_output)
         session = self._penstock
-        if session is not None and session.loads.abandoned.any:
+        if session is not None and session.abandoned.any:
             with _GUARD:
-                session.loads.abandoned.hide_sends(connector_output)
+                session.abandoned.hide_sends(connector_output)
         return result
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Any) -> Any:

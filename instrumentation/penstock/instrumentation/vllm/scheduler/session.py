@@ -58,6 +58,8 @@ class SchedulerSession:
         ec: its encoder outputs; None without an EC connector that has Penstock's mixin.
         media: what its workers know of the requests' inputs.
         scan: why its looks at the queue end.
+        has_tiers: whether its KV may come through a P2P tier.
+        abandoned: loads that go on although a deadline has given them up.
 
     """
 
@@ -84,6 +86,8 @@ class SchedulerSession:
         self.media = WorkerEncoderInputs(scheduler)
         self.gate = PeerGate()
         self.loads = KvLoadController(scheduler, self.observer, self.media, self.gate)
+        # The connector's mixin reads them outside the guard.
+        self.has_tiers, self.abandoned = bool(self.loads.sources.tiers), self.loads.abandoned
         self.ec: EcLoadController | None = None
         # Without the connector's mixin no call would reach it.
         if isinstance(self._ec_connector, EcSchedulerSideMixin):

@@ -21,7 +21,7 @@ from penstock.rules.quarantine import QuarantineOrder
 from demo.common.processes import free_port
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, BLOCKS, request
-from tests.support.engine.versions import from_version
+from tests.support.engine.versions import VERSION, client_text, from_version
 from tests.support.kv.fake_mover import run_step, worker
 
 with warnings.catch_warnings():
@@ -83,8 +83,8 @@ class Engine:
         self.until(lambda: request_id not in self.scheduler.requests, *others)
 
     def reasons(self) -> list[Any]:
-        """Return the stop reasons of the answers that are errors."""
-        return [each.stop_reason for each in self.outputs if str(each.finish_reason) == "error"]
+        """Return the sentences of the answers that are errors."""
+        return [client_text(each) for each in self.outputs if str(each.finish_reason) == "error"]
 
     def stop(self) -> None:
         """End the tier, as the end of its process does: its sockets close."""
@@ -212,6 +212,7 @@ def test_the_source_ends(pair: tuple[Engine, Engine], recorder: Recorder) -> Non
     ]
 
 
+@pytest.mark.skipif(VERSION >= (0, 33), reason="vLLM 0.33 ends such a handshake where no hook sees it")
 def test_a_stopped_source_is_not_reached(
     pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
