@@ -44,6 +44,7 @@ from penstock.instrumentation.vllm.compat.nixl_worker import (
 from penstock.instrumentation.vllm.compat.waiting_requests import (
     admits_holders_when_paused,
     delayed_load,
+    delays_loads,
     running_limit,
 )
 
@@ -59,6 +60,7 @@ __all__ = [
     "connector_differences",
     "counts_transfers_alone",
     "delayed_load",
+    "delays_loads",
     "drop_output",
     "drop_stale_output",
     "encoder_differences",

@@ -113,8 +113,13 @@ class BlockedWaiting(Difference):
         return self._handle_blocked_waiting_request(request)
 
 
+def delays_loads(scheduler: Any) -> bool:
+    """Return whether *scheduler* may start a load in a later step than the one that gives its request blocks: vLLM 0.33."""
+    return hasattr(scheduler, "deferred_loads")
+
+
 def delayed_load(scheduler: Any, request_id: str) -> int:
     """Return the tokens of a load that *scheduler* starts in a later step, though its request has blocks and waits; 0 for none."""
-    delayed = getattr(scheduler, "deferred_loads", None)
     # The step it waits for, its tokens, and what vLLM counts when it starts.
-    return int(delayed[request_id][1]) if delayed and request_id in delayed else 0
+    found = scheduler.deferred_loads.get(request_id)
+    return int(found[1]) if found else 0

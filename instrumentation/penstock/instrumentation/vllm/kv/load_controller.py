@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.compat import delayed_load, failed_receives
+from penstock.instrumentation.vllm.compat import delayed_load, delays_loads, failed_receives
 from penstock.instrumentation.vllm.kv.abandoned_loads import AbandonedLoads, loading_connector, takes_orders
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
 from penstock.instrumentation.vllm.kv.decider import KvDeadlines, KvFailureDecider
@@ -86,6 +86,7 @@ class KvLoadController:
         self.sources = TierSources(scheduler, observer, self._peers, self._settle_source)
         self.deadlines = KvDeadlines(self._orders, self._worker_ends)
         self.abandoned = AbandonedLoads()
+        self._delays = delays_loads(scheduler)
         self._transfers = KvTransfers(scheduler, observer)
         self._planner = KvFailurePlanner(
             scheduler,
@@ -143,7 +144,7 @@ class KvLoadController:
         """Record that a request got its blocks, to load *external_tokens* into them or none."""
         request_id = request.request_id
         # A load that vLLM starts only now, steps after the request got its blocks (``on_waiting``).
-        late = request.status.name == WAITING_FOR_KV
+        late = self._delays and request.status.name == WAITING_FOR_KV
         if not late or not self._transfers.is_open(request_id):
             self._on_load(request, external_tokens)
         if external_tokens:
@@ -177,8 +178,7 @@ class KvLoadController:
 
     def on_waiting(self, request: Any) -> None:
         """Start the deadline of a request that waits for its load; one that starts later has begun as far as clocks and records go."""
-        tokens = delayed_load(self._scheduler, request.request_id)
-        if tokens:
+        if self._delays and (tokens := delayed_load(self._scheduler, request.request_id)):
             self._on_load(request, tokens)
         self.deadlines.on_waiting(request.request_id)
         self.unconfirmed.on_waiting(request.request_id)
@@ -324,7 +324,8 @@ class KvLoadController:
             # Its blocks are not free, or it would be forgotten.
             self.abandoned.on_pinned(request.request_id, self._observer.on_pinned(request.request_id))
         self.deadlines.on_ended(request.request_id)
-        self.sources.on_finished(request.request_id)
+        if self.sources.tiers:
+            self.sources.on_finished(request.request_id)
         self._transfers.on_load_finished(request.request_id)
         if record is not None:
             self._peers.on_finished(record)
@@ -335,10 +336,9 @@ class KvLoadController:
                 self._report_decided(record)
 
     def on_blocks_freed(self, request_id: str) -> None:
-        """Record that the blocks of a request are free."""
-        if self.abandoned.any:
-            self.abandoned.forget(request_id)
-            self._transfers.forget(request_id)
+        """Record that the blocks of a request are free, where a load has been abandoned."""
+        self.abandoned.forget(request_id)
+        self._transfers.forget(request_id)
 
     # Decisions
 

@@ -142,7 +142,7 @@ def suspicions(
         if record.load_peer is not None:
             fields["peer"] = record.load_peer.fields()
         yield fields
-    misread = record.used_misread
+    misread = record.used_misread if record.misread is not None else None
     if misread is not None:
         yield {
             "reason": c.SUSPECT_REASON_OTHER_ENGINE,

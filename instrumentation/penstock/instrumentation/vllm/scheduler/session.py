@@ -234,7 +234,8 @@ class SchedulerSession:
     @guarded(_HOOK, default=None)
     def on_blocks_freed(self, request: Any) -> None:
         """Record that a request's blocks are free, and emit the end of its lease if it had one."""
-        self.loads.on_blocks_freed(request.request_id)
+        if self.abandoned.any:
+            self.loads.on_blocks_freed(request.request_id)
         self.observer.on_blocks_freed(request.request_id)
 
     @guarded(_HOOK, default=None)
