@@ -15,6 +15,7 @@ from penstock.instrumentation.vllm.messages import WorkerReport
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.instrumentation.vllm.kv.abandoned_loads import AbandonedLoads
     from penstock.instrumentation.vllm.kv.base import KvStepLoads, LMCacheLookups
     from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
     from penstock.instrumentation.vllm.kv.nixl import NixlObserver
@@ -37,6 +38,14 @@ class KvSession(Protocol):
     @property
     def loads(self) -> KvLoadController:
         """The scheduler's remote loads."""
+
+    @property
+    def has_tiers(self) -> bool:
+        """Whether its KV may come through a P2P tier."""
+
+    @property
+    def abandoned(self) -> AbandonedLoads:
+        """Loads that go on although a deadline has given them up."""
 
 
 class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: the layouts must agree for a swap)
