@@ -81,23 +81,27 @@ class Deadlines:
     One limit holds for all requests of a kind and each kind is kept in the order in which its waits began, so the
     first is always the next due: a check costs O(1) plus the requests that are over, and a changed limit applies to
     those that already wait. Times are monotonic nanoseconds. Belongs to one thread.
+
+    Attributes:
+        tables: the waits for a start and those for an end, by request; always the same two, for who looks in every step.
+
     """
 
-    __slots__ = ("_latest", "_since", "_tables")
+    __slots__ = ("_latest", "_since", "tables")
 
     def __init__(self) -> None:
         self._since: dict[WaitKind, dict[str, int]] = {wait: {} for wait in WaitKind}
-        # Read in every step.
-        self._tables = tuple(self._since.values())
+        self.tables = (self._since[WaitKind.START], self._since[WaitKind.TRANSFER])
         self._latest = dict.fromkeys(WaitKind, 0)
 
     def __len__(self) -> int:
-        starts, transfers = self._tables
+        starts, transfers = self.tables
         return len(starts) + len(transfers)
 
     def begin(self, request_id: str, now: int) -> None:
         """Begin a request's wait for its transfer to start; a repeated call changes nothing."""
-        if not any(request_id in waiting for waiting in self._tables):
+        starts, transfers = self.tables
+        if request_id not in starts and request_id not in transfers:
             self._append(WaitKind.START, request_id, now)
 
     def started(self, request_id: str, now: int) -> None:
@@ -110,7 +114,7 @@ class Deadlines:
 
     def end(self, request_id: str) -> None:
         """End the wait of a request, for any reason."""
-        for waiting in self._tables:
+        for waiting in self.tables:
             waiting.pop(request_id, None)
 
     def pop_overdue(self, limits: DeadlineLimits, now: int) -> list[Overdue]:

@@ -69,7 +69,7 @@ def test_is_no_load_of_the_step(make_scheduler: MakeScheduler, recorder: Recorde
     loads = scheduler._penstock.loads
     record = scheduler._penstock.observer.record(late.request_id)
     assert (record.attempt, record.external_tokens) == (1, late.num_tokens)
-    assert loads.deadlines
+    assert any(loads.deadlines.waiting)
     for scheduled in steps:
         update(scheduler, scheduled)
     assert not scheduler.deferred_loads
@@ -125,7 +125,7 @@ def test_the_client_leaves_before_the_start(make_scheduler: MakeScheduler, recor
     for scheduled in steps:
         update(scheduler, scheduled)
     loads = scheduler._penstock.loads
-    assert not loads.deadlines
+    assert not any(loads.deadlines.waiting)
     assert not loads.unconfirmed.allocated
     assert not recorder.snapshot().held
 

@@ -44,9 +44,10 @@ class KvDeadlines:
     """The requests of one scheduler that wait for remote KV, and those that are over a deadline.
 
     All but :meth:`on_policy_change` on the scheduler's thread. The clocks run without a policy too, so that a new one applies to
-    requests that already wait. It is true while a request waits.
+    requests that already wait.
 
     Attributes:
+        waiting: the requests that wait, by kind of wait; see ``Deadlines.tables``.
         left: overdue requests whose load no worker ends; always the same dict.
         looking_up: requests whose connector puts its answer off in the step that is being put together, or was last.
 
@@ -60,10 +61,8 @@ class KvDeadlines:
         self.looking_up: set[str] = set()
         self._limits = DeadlineLimits()
         self._deadlines = Deadlines()
+        self.waiting = self._deadlines.tables
         self._overdue: dict[str, Overdue] = {}
-
-    def __bool__(self) -> bool:
-        return len(self._deadlines) > 0
 
     def on_policy_change(self, policy: Policy) -> None:
         """Apply the limits of the policy that came into force."""

@@ -99,6 +99,7 @@ class SchedulerSession:
         self._awaiting_token: Mapping[str, Any] = self.observer.awaiting_token
         self._failing = self.loads.failing
         self._waiting = self.loads.deadlines
+        self._for_start, self._for_transfer = self._waiting.waiting
         self._left = self.loads.deadlines.left
         self._allocated = self.loads.unconfirmed.allocated
         self._unconfirmed = self.loads.unconfirmed.steps
@@ -250,7 +251,7 @@ class SchedulerSession:
     def before_schedule(self) -> None:
         """Name the loads that are over a deadline to the workers; decide about encoder outputs that failed."""
         self._steps.on_started()
-        if self._waiting and runtime.active:
+        if (self._for_start or self._for_transfer) and runtime.active:
             _contained(self._waiting.check)
         if self.ec is not None:
             _contained(self.ec.before_schedule)
