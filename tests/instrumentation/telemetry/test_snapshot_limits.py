@@ -1,4 +1,4 @@
-"""A snapshot is bounded whatever its providers put into it."""
+"""A snapshot is bounded whatever its providers put into it; a part of it goes with its owner."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.ingest.message_limits import check_batch, parse_message
 from penstock.instrumentation.telemetry.encoder import BATCH_BYTES, ROWS_MAX, TEXT_MAX, enforce_limits
+from penstock.instrumentation.telemetry.snapshots import Snapshots
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -69,3 +70,24 @@ def test_bounded_snapshot_is_taken(peers: int, deferred: int, in_flight: int, na
     body = Batch(epoch=1, snapshot=snapshot).SerializeToString()
     assert snapshot.ByteSize() <= BATCH_BYTES
     check_batch(BatchColumns(parse_message(body), body), body)
+
+
+class _Steps:
+    """Has a part of the snapshot."""
+
+    def fill(self, snapshot: Snapshot) -> None:
+        """Count a step more."""
+        snapshot.progress.steps += 1
+
+
+def test_a_part_is_there_for_as_long_as_its_owner_lives() -> None:
+    """Of two of a kind each adds its own; one that is gone adds nothing, and its provider goes."""
+    snapshots, owners = Snapshots(), [_Steps(), _Steps()]
+    snapshots.add_living("steps", owners[0])
+    snapshots.add_living("steps", owners[1])
+    for left in (2, 1, 0):
+        found = Snapshot()
+        snapshots.collect(found)
+        assert found.progress.steps == left
+        del owners[-1:]
+    assert not snapshots._providers

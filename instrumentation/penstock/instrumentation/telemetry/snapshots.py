@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from typing import TYPE_CHECKING, Final, TypeAlias
+import weakref
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.hooks import registry
@@ -18,6 +20,13 @@ if TYPE_CHECKING:
     from penstock.instrumentation.telemetry.entry_account import EntryAccount
 
 
+class Filling(Protocol):
+    """What has a part of the snapshot."""
+
+    def fill(self, snapshot: Snapshot) -> None:
+        """Add it; on the exporter's thread."""
+
+
 class Snapshots:
     """Providers by name.
 
@@ -27,10 +36,24 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._providers: dict[str, Provider] = {}
+        self._numbers = itertools.count()
 
     def add(self, name: str, provider: Provider) -> None:
         """Add *provider*, replacing the one of that name."""
         self._providers[name] = provider
+
+    def add_living(self, kind: str, owner: Filling) -> None:
+        """Add what *owner* fills in, one of several of its *kind*, for as long as it lives; nothing here keeps it alive."""
+        name, living = f"{kind}.{next(self._numbers)}", weakref.ref(owner)
+
+        def fill(snapshot: Snapshot) -> None:
+            found = living()
+            if found is None:
+                self.remove(name)
+            else:
+                found.fill(snapshot)
+
+        self.add(name, fill)
 
     def remove(self, name: str) -> None:
         """Remove the provider of that name, if there is one."""

@@ -7,7 +7,6 @@ process, and which of them have ended.
 
 from __future__ import annotations
 
-import itertools
 import re
 import threading
 import time
@@ -48,8 +47,6 @@ NAMES: Final = frozenset(
 _NUMBER: Final = re.compile(r"_\d+$")
 OPEN_NS: Final = NANOS
 """Nanoseconds after which a call is in the snapshot: a good one has ended long before."""
-
-_numbers = itertools.count()
 
 
 class ConnectorThreads:
@@ -98,16 +95,7 @@ class ConnectorCalls:
         self._channel = channel
         self._name = ""
         self._start_ns = 0
-        name, own = f"calls.{next(_numbers)}", weakref.ref(self)
-
-        def fill(snapshot: Snapshot) -> None:
-            found = own()
-            if found is None:
-                runtime.snapshots.remove(name)
-            else:
-                found.fill(snapshot)
-
-        runtime.snapshots.add(name, fill)
+        runtime.snapshots.add_living("calls", self)
         connector_threads.report()
 
     def begin(self, name: str) -> None:

@@ -6,10 +6,8 @@ has built.
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
-import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,7 +37,6 @@ PENDING_MAX: Final = 4_096
 _GUARD = guard("mooncake")
 _FAILED = "_handle_failed_recv"
 _EXPIRED_TEXT: Final = "the lease expired before every reader had read the blocks"
-_numbers = itertools.count()
 
 
 class MooncakeObserver:
@@ -61,16 +58,7 @@ class MooncakeObserver:
         )
         self._connector = connector
         self._rank = rank
-        name, own = f"mooncake.{next(_numbers)}", weakref.ref(self)
-
-        def fill(snapshot: Snapshot) -> None:
-            found = own()
-            if found is None:
-                runtime.snapshots.remove(name)
-            else:
-                found.fill(snapshot)
-
-        runtime.snapshots.add(name, fill)
+        runtime.snapshots.add_living("mooncake", self)
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add the counts. On the exporter's thread."""
