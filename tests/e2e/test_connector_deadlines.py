@@ -7,13 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.proto.v1 import common_pb2 as c
 
 from demo.common.agent import Agent
-from demo.common.steps import PROMPT, until
+from demo.common.steps import until
 from tests.support.agent.agent import short_directory
 from tests.support.engine.bench import AgentBench, new_name
 from tests.support.kv.extra_connectors import needs_extra_connectors
+from tests.support.kv.late_loads import (
+    DEADLINE,
+    SMALL_CACHE,
+    Others,
+    check_given_up,
+    check_released,
+    long_prompt,
+    many,
+)
 from tests.support.kv.mooncake_pair import Pair, running_pairs
 from tests.support.kv.peers import signal_group, stopped
 
@@ -24,10 +32,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.engine, needs_extra_connectors]
 
-# What decode waits without a deadline.
-_READER_SECONDS = 40
-
-_DEADLINE = "2s"
+# What decode waits without a deadline, and how long prefill keeps the blocks for it.
+_READER_SECONDS, _LEASE_SECONDS = 60, 300
 
 
 class Bench(AgentBench):
@@ -50,7 +56,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         agent = Agent(directory)
         try:
             agent.start()
-            with running_pairs(logs, agent.endpoint, reader_seconds=_READER_SECONDS) as (pair,):
+            with running_pairs(
+                logs,
+                agent.endpoint,
+                reader_seconds=_READER_SECONDS,
+                lease_seconds=_LEASE_SECONDS,
+                args=SMALL_CACHE,
+            ) as (pair,):
                 bench = Bench(agent, pair)
                 yield bench
                 bench.close()
@@ -67,35 +79,21 @@ def mooncake(served: Bench) -> Iterator[Bench]:
     assert not served.guard_errors()
 
 
-def _prompt(name: str) -> str:
-    return f"{name} {PROMPT * 6}"
-
-
 def _check_failed(bench: Bench, name: str, answer: Answer) -> None:
     """See that a request got its answer at the deadline, and that its blocks stay."""
-    peer = bench.pair.bootstrap
-    assert answer.status == 503, answer.text
-    message = answer.body["error"]["message"]
-    assert all(part in message for part in ("mode timeout", "maxTransferWait 2 s", peer, "can be retried"))
-    bench.event("request_closed", name)
-    outcome = bench.event("load_outcome", name).load_outcome
-    assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_FAILED, c.DECIDED_BY_DEADLINE)
-    (failure,) = [event.transfer_failure for event in bench.events("transfer_failure", name)]
-    assert (failure.mode, failure.peer.address) == (c.FAILURE_MODE_TIMEOUT, peer)
-    (end,) = [event.deferral_end for event in bench.events("deferral_end", name)]
-    assert end.ending == c.DEFERRAL_ENDING_TIMEOUT
-    pin = bench.event("blocks_pinned", name).blocks_pinned
-    assert (pin.peer.address, pin.released) == (peer, False)
-    bench.wait_value(pin.blocks, "penstock_held_blocks", holder="pinned", peer=peer)
+    assert bench.pair.bootstrap in answer.body["error"]["message"]
+    assert check_given_up(bench, name, answer).peer.address == bench.pair.bootstrap
 
 
 def test_a_stopped_prefill(mooncake: Bench) -> None:
-    """The client gets its 503, others are served, and the blocks are free when prefill goes on."""
+    """The client gets its 503; others use all other blocks, also while prefill goes on and writes; then the same text loads."""
     pair, name = mooncake.pair, new_name("mc")
-    prompt = _prompt(name)
+    prompt = long_prompt(name)
+    others = Others(pair.decode, prompts=many(1200, 6))
+    texts = others.ask(server=pair.prefill)
     expected, params = pair.computed(prompt), pair.prefilled(prompt)
     mooncake.enforce(
-        kvLoadFailure={"action": "fail"}, deferral={"maxTransferWait": _DEADLINE, "onTimeout": "fail"}
+        kvLoadFailure={"action": "fail"}, deferral={"maxTransferWait": DEADLINE, "onTimeout": "fail"}
     )
     with ThreadPoolExecutor(1) as sender, stopped(pair.prefill):
         failed = sender.submit(pair.load, name, prompt, params).result()
@@ -103,10 +101,9 @@ def test_a_stopped_prefill(mooncake: Bench) -> None:
         # Nothing is loaded for it: it is computed here, into other blocks.
         assert pair.load(new_name("mc"), prompt, {}).completion == expected
         assert mooncake.pinned() > 0
+        others.check(texts, lambda: signal_group(pair.prefill, signal.SIGCONT))
 
-    released = mooncake.event("blocks_pinned", name, released=True).blocks_pinned
-    assert released.peer.address == pair.bootstrap
-    mooncake.wait_value(0, "penstock_held_blocks", holder="pinned", peer=pair.bootstrap)
+    check_released(mooncake, pair.decode, name)
     again = new_name("mc")
     assert pair.load(again, prompt, pair.prefilled(prompt)).completion == expected
 
@@ -114,10 +111,10 @@ def test_a_stopped_prefill(mooncake: Bench) -> None:
 def test_a_killed_prefill(mooncake: Bench) -> None:
     """Its sockets say nothing: the client has its answer long before vLLM, and the blocks stay until then. The pair is dead after it."""
     pair, name = mooncake.pair, new_name("mc")
-    prompt = _prompt(name)
+    prompt = long_prompt(name)
     params = pair.prefilled(prompt)
     mooncake.enforce(
-        kvLoadFailure={"action": "fail"}, deferral={"maxTransferWait": _DEADLINE, "onTimeout": "fail"}
+        kvLoadFailure={"action": "fail"}, deferral={"maxTransferWait": DEADLINE, "onTimeout": "fail"}
     )
     with ThreadPoolExecutor(1) as sender, stopped(pair.prefill):
         answer = sender.submit(pair.load, name, prompt, params)
@@ -126,7 +123,4 @@ def test_a_killed_prefill(mooncake: Bench) -> None:
         _check_failed(mooncake, name, answer.result())
     assert "pinned" in mooncake.ctl("get", "holders")
     # What vLLM waits for in the end is a failure of a load that was given up.
-    mooncake.event("blocks_pinned", name, released=True)
-    mooncake.wait_value(0, "penstock_held_blocks", holder="pinned", peer=pair.bootstrap)
-    assert len(mooncake.events("transfer_failure", name)) == 1
-    assert len(mooncake.events("load_outcome", name)) == 1
+    check_released(mooncake, pair.decode, name)

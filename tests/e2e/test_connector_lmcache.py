@@ -102,10 +102,15 @@ def test_a_load_is_reported(cache: CacheBench) -> None:
 def test_the_server_is_killed_between_look_up_and_load(
     cache: CacheBench, caches: dict[str, CacheServer]
 ) -> None:
-    """What it said that it had is not loaded; the request is recomputed, as the policy says."""
+    """What it said that it had is not loaded; the request is recomputed, as the policy says.
+
+    The worker copies by itself, and stands still until LMCache gives up: no step looks at the deadline meanwhile.
+    """
     name = new_name("lmcache")
     expected = saved(cache.observed, _prompt(name))
-    cache.enforce(kvLoadFailure={"action": "recompute"})
+    cache.enforce(
+        kvLoadFailure={"action": "recompute"}, deferral={"maxTransferWait": "1s", "onTimeout": "fail"}
+    )
     caches["observed"].kill_at_next_load()
 
     answer = ask(cache.observed, _prompt(name), name)

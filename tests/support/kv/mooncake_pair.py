@@ -14,7 +14,7 @@ from demo.servers import LOOPBACK, Server
 from tests.support.kv import extra_connectors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 TOKENS = 12
@@ -25,8 +25,8 @@ READER_SECONDS = 4
 # The reader of a dead peer waits for so much more than it is told; it is for the peer to give up first.
 _READER_MORE_SECONDS = 60
 
-# How long prefill keeps blocks that nobody reads.
-_LEASE_SECONDS = 30
+LEASE_SECONDS = 30
+"""How long prefill keeps blocks that nobody reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,20 @@ class Pair:
 
 
 @contextmanager
-def running_pairs(logs: Path, *endpoints: str, reader_seconds: int = READER_SECONDS) -> Iterator[list[Pair]]:
-    """Start a pair for each of *endpoints* (an empty one leaves Penstock off), all at the same time."""
+def running_pairs(
+    logs: Path,
+    *endpoints: str,
+    reader_seconds: int = READER_SECONDS,
+    lease_seconds: int = LEASE_SECONDS,
+    args: Sequence[str] = (),
+) -> Iterator[list[Pair]]:
+    """Start a pair for each of *endpoints* (an empty one leaves Penstock off), all at the same time; *args* are the servers'."""
     pairs: list[Pair] = []
     try:
         for number, endpoint in enumerate(endpoints):
             directory = logs / str(number)
             directory.mkdir()
-            pairs.append(_start(directory, endpoint, reader_seconds))
+            pairs.append(_start(directory, endpoint, reader_seconds, lease_seconds, args))
         for pair in pairs:
             pair.prefill.wait_ready()
             pair.decode.wait_ready()
@@ -105,7 +111,7 @@ def running_pairs(logs: Path, *endpoints: str, reader_seconds: int = READER_SECO
             pair.stop()
 
 
-def _start(logs: Path, endpoint: str, reader_seconds: int) -> Pair:
+def _start(logs: Path, endpoint: str, reader_seconds: int, lease_seconds: int, args: Sequence[str]) -> Pair:
     port = free_port()
     told = str(reader_seconds - _READER_MORE_SECONDS)
 
@@ -117,14 +123,14 @@ def _start(logs: Path, endpoint: str, reader_seconds: int) -> Pair:
             "kv_connector_extra_config": {"mooncake_protocol": "tcp"},
         }
         return extra_connectors.start(
-            name, transfer, logs=logs, endpoint=endpoint, module=extra_connectors.STANDIN, env=env
+            name, transfer, logs=logs, endpoint=endpoint, module=extra_connectors.STANDIN, env=env, args=args
         )
 
     prefill = server(
         "prefill",
         "kv_producer",
         VLLM_MOONCAKE_BOOTSTRAP_PORT=str(port),
-        VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT=str(_LEASE_SECONDS),
+        VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT=str(lease_seconds),
     )
     try:
         decode = server("decode", "kv_consumer", VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT=told)

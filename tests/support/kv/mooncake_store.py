@@ -6,7 +6,7 @@ import json
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from demo.common.processes import Child, free_port
 from demo.servers import LOOPBACK, Server
@@ -14,7 +14,7 @@ from tests.support.kv import extra_connectors
 from tests.support.ports import listens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 _START_SECONDS = 60.0
@@ -33,14 +33,19 @@ class Store:
     owner: Child
     config: Path
 
-    def engine(self, name: str, *, logs: Path, endpoint: str = "") -> Server:
-        """Start an engine that saves to the store and loads from it; objects of engines of other names are not its own."""
+    def engine(
+        self, name: str, *, logs: Path, endpoint: str = "", args: Sequence[str] = (), **extra: Any
+    ) -> Server:
+        """Start an engine that saves to the store and loads from it; objects of engines of other names are not its own.
+
+        *extra* is further configuration of the connector.
+        """
         transfer = {
             "kv_connector": "MooncakeStoreConnector",
             "kv_role": "kv_both",
             "kv_load_failure_policy": "fail",
             # Else two engines of one machine ask the same socket what the store has, with whichever's prefix.
-            "kv_connector_extra_config": {"cache_prefix": name, "lookup_rpc_port": name},
+            "kv_connector_extra_config": {"cache_prefix": name, "lookup_rpc_port": name, **extra},
         }
         return extra_connectors.start(
             name,
@@ -49,6 +54,7 @@ class Store:
             endpoint=endpoint,
             module=extra_connectors.STANDIN,
             env={"MOONCAKE_CONFIG_PATH": str(self.config), "VLLM_SERVER_DEV_MODE": "1"},
+            args=args,
         )
 
 
