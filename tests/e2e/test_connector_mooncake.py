@@ -185,7 +185,9 @@ def test_a_prompt_that_nobody_reads(mooncake: Bench) -> None:
     closed = mooncake.event("lease_closed", name).lease_closed
     assert closed.ending == LEASE_ENDING_EXPIRED
     until(
-        lambda: re.search(r"engine prefill/0: vLLM's own counters agree: \d+ expired lease", _doctor(mooncake)),
+        lambda: re.search(
+            r"engine prefill/0: vLLM's own counters agree: \d+ expired lease", _doctor(mooncake)
+        ),
         lambda: f"doctor does not compare prefill's counters:\n{_doctor(mooncake)}",
     )
     assert "vLLM counts" not in _doctor(mooncake)
