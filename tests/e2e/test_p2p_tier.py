@@ -14,7 +14,7 @@ from demo.common.agent import Agent
 from demo.common.steps import PROMPT, until
 from tests.support.agent.agent import short_directory
 from tests.support.engine.bench import AgentBench, new_name
-from tests.support.kv.p2p_pair import Pair, plain_server, running_pair
+from tests.support.kv.p2p_pair import TOKEN_BYTES, Pair, plain_server, running_pair
 from tests.support.kv.peers import signal_group, stopped
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ class Bench(AgentBench):
             if sample.value
         }
         assert failed == {self.pair.peer}
-        print(self.ctl("get", "peers"))
         assert self.pair.peer in self.ctl("get", "peers")
 
 
@@ -92,7 +91,10 @@ def _prompt(name: str) -> str:
 
 
 def _check_loaded(tier: Bench) -> str:
-    """See that a prompt that the source has is loaded from there and answered as there; return the request's name."""
+    """See that a prompt that the source has is loaded from there and answered as there; return the request's name.
+
+    There is a session then.
+    """
     name = new_name("p2p")
     expected = tier.pair.computed(_prompt(name))
     answer = tier.pair.load(name, _prompt(name), tier.pair.asked())
@@ -111,27 +113,40 @@ def _check_deadline(tier: Bench, answer: Answer, wait: str) -> None:
 
 
 def test_a_promotion(tier: Bench) -> None:
-    """Of each request that is loaded: tier, peer, blocks, bytes and time, in metrics, trace and sentences."""
+    """Of each request that is loaded: connector, peer, bytes and time, in metrics, trace and sentences; prefilled ones, too."""
+    labels = {
+        "connector": "OffloadingConnector",
+        "direction": "receive",
+        "result": "ok",
+        "peer": tier.pair.peer,
+    }
+    before = tier.value("penstock_transfers_total", **labels)
     name = _check_loaded(tier)
-    spans = [span for span in tier.spans_of(name) if span.name == "kv.load"]
-    for each in spans:
-        print(each.name, each.start_time_unix_nano, each.end_time_unix_nano, dict(each.attributes))
-    for arguments in (("get", "requests"), ("explain", name), ("get", "peers"), ("traces", name)):
-        ran = tier.agent.ctl(*arguments)
-        print(arguments, ran.code, ran.output)
-    print([str(s) for s in tier.agent.metrics().select("penstock_transfers_total", server="reader")])
-    print([str(s) for s in tier.agent.metrics().select("penstock_transfer_bytes_total", server="reader")])
+    tier.wait_value(before + 1, "penstock_transfers_total", **labels)
+    span = tier.span_of(name, "kv.load")
+    assert span.attributes["penstock.peer"] == tier.pair.peer
+    assert span.attributes["penstock.connector"] == "OffloadingConnector"
+    # What comes from the source is copied from here to the engine's blocks, and is the same KV.
+    closed = tier.event("request_closed", name).request_closed
+    assert int(span.attributes["penstock.bytes"]) == closed.external_cached_tokens * TOKEN_BYTES
+    assert span.end_time_unix_nano > span.start_time_unix_nano
+    assert f"from {tier.pair.peer} in" in tier.ctl("explain", name)
+    assert tier.pair.peer in tier.ctl("get", "peers")
+    assert tier.pair.peer in tier.ctl("trace", name)
     assert not tier.events("transfer_failure", name)
+
     prefilled = new_name("p2p")
     expected = tier.pair.computed(_prompt(prefilled))
     params = tier.pair.prefilled(_prompt(prefilled))
     assert tier.pair.load(prefilled, _prompt(prefilled), params).completion == expected
     assert tier.event("request_closed", prefilled).request_closed.external_cached_tokens > 0
+    tier.wait_value(before + 2, "penstock_transfers_total", **labels)
 
 
 def test_a_stopped_source(tier: Bench) -> None:
     """Deadlines end a look-up and a promotion that it owes; the prompts are right here meanwhile, and from it when it goes on."""
     pair = tier.pair
+    _check_loaded(tier)
     names = [new_name("p2p"), new_name("p2p")]
     expected = [pair.computed(_prompt(name)) for name in names]
     params = [pair.asked(), pair.prefilled(_prompt(names[1]))]
@@ -160,6 +175,7 @@ def test_a_stopped_source(tier: Bench) -> None:
 @pytest.mark.long
 def test_a_source_that_is_stopped_for_longer(tier: Bench, tmp_path: Path) -> None:
     """Its session ends; what is written when it goes on is nobody else's: answers are those of a plain server."""
+    _check_loaded(tier)
     pair = tier.pair
     names = [new_name("p2p") for _ in range(4)]
     with plain_server(tmp_path) as plain:
@@ -183,6 +199,7 @@ def test_a_source_that_is_stopped_for_longer(tier: Bench, tmp_path: Path) -> Non
 
 def test_a_killed_source(tier: Bench) -> None:
     """The session ends with it: the prompt is computed here, the source is the peer that failed, and the only one kept away from."""
+    _check_loaded(tier)
     pair, names = tier.pair, [new_name("p2p"), new_name("p2p")]
     expected = [pair.computed(_prompt(name)) for name in names]
     params = pair.prefilled(_prompt(names[0]))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 TOKENS = 12
 BLOCK = 32
+TOKEN_BYTES = 2 * 2 * 64 * 4
+"""Keys and values of two layers."""
 
 
 def p2p(port: int, engine_id: str, **tier: Any) -> dict[str, Any]:
