@@ -93,7 +93,8 @@ def running_pair(logs: Path, endpoint: str) -> Iterator[Pair]:
         servers.extend(_server(name, logs, endpoint, ports[name]) for name in ports)
         for server in servers:
             server.wait_ready()
-        yield Pair(*servers, ports["source"])
+        source, reader = servers
+        yield Pair(source, reader, ports["source"])
     finally:
         for server in servers:
             server.stop()
@@ -111,9 +112,9 @@ def plain_server(logs: Path) -> Iterator[Server]:
 
 
 def _server(name: str, logs: Path, endpoint: str, port: int) -> Server:
-    args = ("--block-size", str(BLOCK))
+    args = ["--block-size", str(BLOCK)]
     if port:
-        args += ("--kv-transfer-config", json.dumps(p2p(port, f"{name}-{uuid.uuid4().hex}")))
+        args += ["--kv-transfer-config", json.dumps(p2p(port, f"{name}-{uuid.uuid4().hex}"))]
     # Engines whose hashes have another seed refuse each other.
     env = {
         "PENSTOCK_ENDPOINT": endpoint,
