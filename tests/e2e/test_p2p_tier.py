@@ -14,12 +14,11 @@ from demo.common.agent import Agent
 from demo.common.steps import PROMPT, until
 from tests.support.agent.agent import short_directory
 from tests.support.engine.bench import AgentBench, new_name
-from tests.support.kv.p2p_pair import TOKEN_BYTES, Pair, plain_server, running_pair
+from tests.support.kv.p2p_pair import TOKEN_BYTES, Pair, running_pair
 from tests.support.kv.peers import signal_group, stopped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from demo.common.client import Answer
 
@@ -122,7 +121,7 @@ def test_a_promotion(tier: Bench) -> None:
     }
     before = tier.value("penstock_transfers_total", **labels)
     name = _check_loaded(tier)
-    tier.wait_value(before + 1, "penstock_transfers_total", **labels)
+    until(lambda: tier.value("penstock_transfers_total", **labels) > before, "No promotion is told")
     span = tier.span_of(name, "kv.load")
     assert span.attributes["penstock.peer"] == tier.pair.peer
     assert span.attributes["penstock.connector"] == "OffloadingConnector"
@@ -132,7 +131,7 @@ def test_a_promotion(tier: Bench) -> None:
     assert span.end_time_unix_nano > span.start_time_unix_nano
     assert f"from {tier.pair.peer} in" in tier.ctl("explain", name)
     assert tier.pair.peer in tier.ctl("get", "peers")
-    assert tier.pair.peer in tier.ctl("trace", name)
+    assert "kv.load" in tier.ctl("trace", name)
     assert not tier.events("transfer_failure", name)
 
     prefilled = new_name("p2p")
@@ -140,7 +139,7 @@ def test_a_promotion(tier: Bench) -> None:
     params = tier.pair.prefilled(_prompt(prefilled))
     assert tier.pair.load(prefilled, _prompt(prefilled), params).completion == expected
     assert tier.event("request_closed", prefilled).request_closed.external_cached_tokens > 0
-    tier.wait_value(before + 2, "penstock_transfers_total", **labels)
+    until(lambda: tier.value("penstock_transfers_total", **labels) > before + 1, "The second is not told")
 
 
 def test_a_stopped_source(tier: Bench) -> None:
@@ -160,9 +159,9 @@ def test_a_stopped_source(tier: Bench) -> None:
         ]
         for each, wait in zip(sent, ("maxStartWait", "maxTransferWait"), strict=True):
             _check_deadline(tier, each.result(), wait)
-    for name, wait in zip(names, (0, 1), strict=True):
+    for name, has_blocks in zip(names, (False, True), strict=True):
         blocks = tier.check_failure(name, c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
-        assert (blocks > 0) is bool(wait)
+        assert (blocks > 0) is has_blocks
         tier.check_outcome(name, c.OUTCOME_FAILED, c.DECIDED_BY_DEADLINE)
     tier.check_peers()
     tier.forget()
@@ -170,31 +169,6 @@ def test_a_stopped_source(tier: Bench) -> None:
     for name, text in zip(names, expected, strict=True):
         again = new_name("p2p")
         assert pair.load(again, _prompt(name), pair.asked()).completion == text
-
-
-@pytest.mark.long
-def test_a_source_that_is_stopped_for_longer(tier: Bench, tmp_path: Path) -> None:
-    """Its session ends; what is written when it goes on is nobody else's: answers are those of a plain server."""
-    _check_loaded(tier)
-    pair = tier.pair
-    names = [new_name("p2p") for _ in range(4)]
-    with plain_server(tmp_path) as plain:
-        expected = [pair.computed(_prompt(name), plain) for name in names]
-    assert [pair.computed(_prompt(name)) for name in names] == expected
-    params = [pair.asked(), pair.prefilled(_prompt(names[1]))]
-    with stopped(pair.source), ThreadPoolExecutor(2) as sender:
-        sent = [
-            sender.submit(pair.load, name, _prompt(name), each)
-            for name, each in zip(names, params, strict=False)
-        ]
-        assert [each.result().completion for each in sent] == expected[:2]
-        for name in names[:2]:
-            tier.check_failure(name, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_REMOTE_RESET)
-            tier.check_outcome(name, c.OUTCOME_RECOMPUTED, c.DECIDED_BY_VLLM)
-    for name, text in zip(names, expected, strict=True):
-        assert pair.load(new_name("p2p"), _prompt(name), pair.asked()).completion == text
-        assert pair.load(new_name("p2p"), _prompt(name), {}).completion == text
-    _check_loaded(tier)
 
 
 def test_a_killed_source(tier: Bench) -> None:

@@ -100,21 +100,9 @@ def running_pair(logs: Path, endpoint: str) -> Iterator[Pair]:
             server.stop()
 
 
-@contextmanager
-def plain_server(logs: Path) -> Iterator[Server]:
-    """Run a server without connector and without Penstock."""
-    server = _server("plain", logs, "", 0)
-    try:
-        server.wait_ready()
-        yield server
-    finally:
-        server.stop()
-
-
 def _server(name: str, logs: Path, endpoint: str, port: int) -> Server:
-    args = ["--block-size", str(BLOCK)]
-    if port:
-        args += ["--kv-transfer-config", json.dumps(p2p(port, f"{name}-{uuid.uuid4().hex}"))]
+    transfer = json.dumps(p2p(port, f"{name}-{uuid.uuid4().hex}"))
+    args = ("--block-size", str(BLOCK), "--kv-transfer-config", transfer)
     # Engines whose hashes have another seed refuse each other.
     env = {
         "PENSTOCK_ENDPOINT": endpoint,
