@@ -78,18 +78,3 @@ class RegionWorker(OffloadingWorker):
 
 def _pairs(left: Any, right: Any) -> Iterable[tuple[int, int]]:
     return zip(map(int, left), map(int, right), strict=True)
-
-
-def p2p(port: int, engine_id: str, **tier: Any) -> dict[str, Any]:
-    """Return the KVTransferConfig of an engine whose P2P tier listens on a *port* of the loopback."""
-    return {
-        "kv_connector": "OffloadingConnector",
-        "kv_role": "kv_both",
-        "engine_id": engine_id,
-        "kv_connector_extra_config": {
-            "spec_name": "TieringOnCpuSpec",
-            "spec_module_path": __name__,
-            "cpu_bytes_to_use": 4 << 20,
-            "secondary_tiers": [{"type": "p2p", "host": "127.0.0.1", "port": port, **tier}],
-        },
-    }

@@ -261,6 +261,18 @@ def test_a_retried_load_has_two_spans():
     assert (first.attributes[semconv.OUTCOME], second.error) == ("retried", None)
 
 
+def test_what_comes_through_this_machines_memory_is_counted_once():
+    """The copies of two ranks are what a tier has brought, and what was there before."""
+    story = [
+        (DECODE_CORE, sample(DECODE, bytes=3 << 20, end_time_unix_nano=TIME + 40 * MS)),
+        (DECODE_WORKER, sample(DECODE, bytes=2 << 20, peer="host")),
+        (DECODE_WORKER, sample(DECODE, bytes=2 << 20, peer="host", rank=1)),
+        (DECODE_CORE, closed_decode()),
+    ]
+    load = only(spans_of(story), semconv.KV_LOAD)
+    assert (load.attributes[semconv.TRANSFERS], load.attributes[semconv.BYTES]) == (3, 4 << 20)
+
+
 def test_an_encoder_cache_load():
     """EC loads are spans of their own, with the items that failed."""
     story = [

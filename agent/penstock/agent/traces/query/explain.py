@@ -338,7 +338,7 @@ def _misses(facts: RequestFacts) -> list[str]:
 def _loaded(load: Load, facts: RequestFacts) -> str:
     closing = facts.closing
     external = closing.external_cached_tokens if closing is not None else 0
-    size = sum(entry.sample.bytes for entry in load.samples)
+    size = load.bytes
     known = [_counted(external, "token")] if external and load.channel == common_pb2.CHANNEL_KV else []
     # 0 is not known.
     known += [_size(size)] if size else []

@@ -137,7 +137,7 @@ class ChildSpans:
             semconv.RANKS: load.ranks,
             semconv.TRANSFERS: len(load.samples),
             # 0 is not known.
-            semconv.BYTES: sum(entry.sample.bytes for entry in load.samples) or None,
+            semconv.BYTES: load.bytes or None,
             semconv.DESCRIPTORS: sum(entry.sample.descriptors for entry in load.samples) or None,
             semconv.ITEMS: tuple(sorted(items)),
             semconv.DELAY_SECONDS: parts.seconds(delay) or None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.proto.deferral_channels import LOAD_CHANNELS
 from penstock.proto.v1 import common_pb2
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from penstock.agent.traces.spans.model import EventEntry, SampleEntry
     from penstock.agent.traces.spans.request_history import RequestFacts
     from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
+
+_HOST: Final = "host"
 
 # Failures of these modes do not end an attempt: they come before it (a probe), after it, or are the
 # other side's.
@@ -82,6 +84,14 @@ class Load:
         """The connector's class."""
         of_failures = [entry.event.transfer_failure.connector for entry in self.failures]
         return next(filter(None, [*of_failures, *(entry.sample.connector for entry in self.samples)]), "")
+
+    @property
+    def bytes(self) -> int:
+        """What was moved, 0 if not known. What a peer has brought into this machine's memory is not counted again in the copy from there."""
+        sizes = {True: 0, False: 0}
+        for entry in self.samples:
+            sizes[entry.sample.peer == _HOST] += entry.sample.bytes
+        return max(sizes.values())
 
     @property
     def ranks(self) -> tuple[int, ...]:

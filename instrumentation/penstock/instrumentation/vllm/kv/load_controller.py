@@ -83,8 +83,8 @@ class KvLoadController:
         )
         self._orders = StepMetadata()
         self._peers = RequestPeers(gate)
-        self.sources = TierSources(scheduler, observer, self._peers, self._settle_source)
         self.deadlines = KvDeadlines(self._orders, self._worker_ends)
+        self.sources = TierSources(scheduler, observer, self._peers, self.deadlines, self._settle_source)
         self.abandoned = AbandonedLoads()
         self._delays = delays_loads(scheduler)
         self._transfers = KvTransfers(scheduler, observer)
@@ -309,6 +309,7 @@ class KvLoadController:
         if record is not None and request_id not in self.failing:
             self._begin_load(record, 0)
             record.timed_out, record.connector = True, type(self._scheduler.connector).__name__
+            self.sources.give_up(record)
             affected = Affected(request_id, 0, looking_up=True, trigger=Trigger.DEADLINE)
             self._decide(record, affected, outcomes.cause_of(record, affected))
         self.failing.fail(request_id)

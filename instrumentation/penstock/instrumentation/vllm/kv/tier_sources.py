@@ -19,6 +19,7 @@ from penstock.rules import PeerFailure, Trigger
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.instrumentation.vllm.kv.decider import KvDeadlines
     from penstock.instrumentation.vllm.kv.request_peers import RequestPeers
     from penstock.instrumentation.vllm.kv.tiering import EndedPromotion, Promotions
     from penstock.instrumentation.vllm.requests import RequestRecord, SchedulerObserver
@@ -35,12 +36,18 @@ class TierSources:
     """
 
     def __init__(
-        self, scheduler: Any, observer: SchedulerObserver, peers_: RequestPeers, settle: Settle
+        self,
+        scheduler: Any,
+        observer: SchedulerObserver,
+        peers_: RequestPeers,
+        deadlines: KvDeadlines,
+        settle: Settle,
     ) -> None:
         """Listen to the tiers of *scheduler*'s connector; *settle* decides about a request and acts."""
         self._scheduler = scheduler
         self._observer = observer
         self._peers = peers_
+        self._deadlines = deadlines
         self._settle = settle
         self._asked: set[str] = set()
         self._lost: set[str] = set()
@@ -97,6 +104,22 @@ class TierSources:
                 )
                 failed = LoadFailure(each.request_id, failure.mode, failure.error_type, each.peer, 0)
                 self._settle(record, affected, Cause(failure.mode, failure.error_type), failed)
+
+    def on_promotion_begun(self, request_id: str) -> None:
+        """Start the clock of the transfer of a request that waits in a look-up for its promotion."""
+        self._deadlines.on_began(request_id)
+
+    def give_up(self, record: RequestRecord) -> None:
+        """Report and count that the source of a request, which is over a deadline in its look-up, did not answer or write in time."""
+        overdue = self._deadlines.overdue(record.request_id)
+        for tier in self.tiers if overdue is not None else ():
+            ended = tier._penstock_give_up(record.request_id, overdue)
+            if ended is not None:
+                promotions = tier._penstock_promotions
+                record.connector = promotions.connector
+                promotions.emit(ended, record.present_attempt)
+                failure = PeerFailure(ended.failure.mode, ended.failure.error_type)
+                self._peers.on_promotion(record, ended.peer, failure)
 
     def on_finished(self, request_id: str) -> None:
         """Forget a request."""

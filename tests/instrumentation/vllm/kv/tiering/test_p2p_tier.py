@@ -8,14 +8,16 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.orders import Orders
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.kv import decider
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 from penstock.proto.v1.snapshot_pb2 import Snapshot
-from penstock.rules.policy import PeerQuarantine
+from penstock.rules.policy import Action, Deferral, PeerQuarantine
 from penstock.rules.quarantine import QuarantineOrder
 
 from demo.common.processes import free_port
@@ -23,12 +25,12 @@ from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, BLOCKS, request
 from tests.support.engine.versions import client_text, from_version
 from tests.support.kv.fake_mover import run_step, worker
+from tests.support.kv.p2p_pair import p2p
+from tests.support.manual_clock import ManualClock
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
     from vllm.v1.kv_offload.tiering.p2p.session import client
-
-    from tests.support.kv.tiering import p2p
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +43,7 @@ pytestmark = from_version(0, 32, "has a P2P tier whose sessions have no time-out
 
 SHAPE = (BLOCKS, 2, BLOCK, 64)
 PAGE = torch.rand(SHAPE[1:]).nbytes
+CHUNKS = (4 << 20) // PAGE
 STEPS = 4_000
 NAME = "OffloadingConnector"
 
@@ -95,6 +98,30 @@ class Engine:
             thread.join(10)
             assert not thread.is_alive()
 
+    def go_on(self) -> None:
+        """Let the tier answer again."""
+        manager = self.scheduler.connector.connector_scheduler.manager
+        if getattr(manager, "_tier_poll_thread", None) is not None:
+            manager._tier_poll_stop.clear()
+            manager._start_tier_poll_thread()
+
+    def waits(self, request_id: str, **more: Any) -> None:
+        """Add a request, and step until it has asked what it asks."""
+        self.scheduler.add_request(request(request_id, **more))
+        for _ in range(3):
+            self.step()
+        assert request_id in self.scheduler.requests
+
+    @property
+    def jobs(self) -> list[Any]:
+        """The promotions that vLLM waits for."""
+        manager = self.scheduler.connector.connector_scheduler.manager
+        return [each.transfer_job for each in manager._jobs.values() if each.transfer_job.is_promotion]
+
+    def chunks(self) -> list[bytes]:
+        """Return what is in each chunk of the tier."""
+        return [each.tobytes() for each in np.asarray(self.tier._primary_kv_view)]
+
     def stop(self) -> None:
         """End the tier, as the end of its process does: its sockets close."""
         self.tier.shutdown()
@@ -108,6 +135,14 @@ def pair(make_scheduler: MakeScheduler) -> Iterator[tuple[Engine, Engine]]:
     for each in (source, reader):
         with suppress(Exception):
             each.worker.shutdown()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """Give the deadlines a clock that only the test moves."""
+    clock = ManualClock()
+    monkeypatch.setattr(decider, "time", SimpleNamespace(monotonic_ns=clock))
+    return clock
 
 
 def prefilled(key: str) -> dict[str, Any]:
@@ -262,6 +297,97 @@ def test_a_policy_fails_what_does_not_come(pair: tuple[Engine, Engine], recorder
     assert [each[:2] for each in outcomes(recorder, "lost")] == [(c.OUTCOME_FAILED, c.DECIDED_BY_POLICY)]
     (reason,) = reader.reasons()
     assert source.address in reason
+
+
+def asked_for(reader: Engine, source: Engine) -> Any:
+    """Step until *reader* has ordered a promotion that *source* has not seen yet; return it."""
+    for _ in range(STEPS):
+        reader.step()
+        if reader.jobs:
+            return reader.jobs[0]
+        source.step()
+    pytest.fail("it orders no promotion")
+
+
+def over(seconds: float, reader: Engine, clock: ManualClock) -> None:
+    """Let *seconds* pass and a step be done."""
+    clock.advance(seconds)
+    reader.step()
+
+
+def failed_at(engine: Engine, recorder: Recorder, request_id: str, wait: str, source: Engine) -> None:
+    """See that a request has failed at its deadline: the client's sentence, and one outcome."""
+    (reason,) = engine.reasons()
+    assert f"mode timeout, deferral.{wait} 3 s, peer {source.address}" in reason
+    assert "can be retried" in reason
+    assert outcomes(recorder, request_id) == [(c.OUTCOME_FAILED, c.DECIDED_BY_DEADLINE, source.address, 0)]
+    assert request_id not in engine.scheduler.requests
+
+
+def test_a_deadline_ends_a_look_up_without_an_answer(
+    pair: tuple[Engine, Engine], recorder: Recorder, clock: ManualClock
+) -> None:
+    """The client is told after maxStartWait, and it is the source's failure; who comes when the source goes on is served."""
+    source, reader = pair
+    source.serve("saved")
+    reader.serve("hit", source, params=from_source(source, "k"))
+    source.halt()
+    rules = PeerQuarantine(failures=1, window=60.0, duration=60.0, max_peers_percent=100)
+    deferral = Deferral(3, 3, on_timeout=Action.FAIL)
+    runtime.policy.swap(policy("recompute", deferral=deferral, quarantine=rules), 1.0, Orders())
+    reader.waits("asked", params=from_source(source, "l"), first=9)
+    over(2, reader, clock)
+    assert reader.reasons() == []
+    over(2, reader, clock)
+    failed_at(reader, recorder, "asked", "maxStartWait", source)
+    assert failures(recorder, "asked") == [(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, source.address, 0)]
+    assert [(each.peer.address, each.state) for each in recorder.take("quarantine_changed")] == [
+        (source.address, QUARANTINE_STATE_OPEN)
+    ]
+    runtime.policy.swap(policy("recompute", deferral=deferral), 1.0, Orders())
+    source.go_on()
+    recorder.transfers.clear()
+    source.serve("saved too", first=9)
+    reader.serve("again", source, params=from_source(source, "m"), first=9)
+    assert received(recorder) == loaded(source, "again")
+
+
+def test_a_deadline_ends_a_promotion(
+    pair: tuple[Engine, Engine], recorder: Recorder, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has maxTransferWait; its blocks are nobody else's while vLLM waits for the source, which writes when it goes on."""
+    source, reader = pair
+    source.serve("saved")
+    reader.serve("hit", source, params=from_source(source, "k"))
+    source.serve("saved too", first=9)
+    source.halt()
+    runtime.policy.swap(policy("fail", deferral=Deferral(1, 3, on_timeout=Action.FAIL)), 1.0, Orders())
+    # The deadline makes vLLM abort the promotion, and vLLM would not wait for the answer; its own abort would come much later.
+    monkeypatch.setattr(client, "_ABORT_ACK_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(client, "_LOAD_TIMEOUT_S", 3_600.0)
+    reader.scheduler.add_request(request("late", params=from_source(source, "l"), first=9))
+    job = asked_for(reader, source)
+    over(2, reader, clock)
+    assert reader.reasons() == []
+    over(2, reader, clock)
+    failed_at(reader, recorder, "late", "maxTransferWait", source)
+    expected = [(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, source.address, 3)]
+    assert failures(recorder, "late") == expected
+
+    # The next requests fill the tier, as far as it is free.
+    for number in range(CHUNKS // 3 + 1):
+        reader.serve(f"next{number}", first=20 + number)
+    assert [each.job_id for each in reader.jobs] == [job.job_id]
+    before = reader.chunks()
+    source.go_on()
+    reader.until(lambda: not reader.jobs, source)
+    changed = {
+        number for number, each in enumerate(zip(before, reader.chunks(), strict=True)) if each[0] != each[1]
+    }
+    assert changed <= set(job.chunk_ids.tolist())
+    assert failures(recorder, "late") == expected
+    reader.serve("again", source, params=from_source(source, "m"), first=9)
+    assert failures(recorder, "again") == []
 
 
 def test_a_request_that_ends_first_is_no_failure(pair: tuple[Engine, Engine], recorder: Recorder) -> None:

@@ -10,7 +10,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.hooks import Extension, InstanceState, Requirement, Swaps, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.tiering.promotions import Promotions
-from penstock.instrumentation.vllm.kv.tiering.tier_mixin import P2pTierMixin
+from penstock.instrumentation.vllm.kv.tiering.tier_mixin import P2pTierMixin, load_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _TIER: Final = "P2PSecondaryTierManager"
-_SECONDS: Final = 30.0
-"""How long vLLM waits for the end of a load, where it does not say."""
 
 
 class TierClasses(NamedTuple):
@@ -99,7 +97,7 @@ class P2pTiers:
         for tier in found:
             self._hook.swaps.swap(tier, P2pTierMixin)
             tier._penstock_promotions = Promotions(
-                type(connector).__name__, int(tier._primary_kv_view.strides[0]), _wait_seconds()
+                type(connector).__name__, int(tier._primary_kv_view.strides[0]), load_seconds()
             )
             runtime.snapshots.add(f"p2p_tier.{next(self._numbers)}", _filler(tier))
         return found
@@ -119,9 +117,3 @@ def _filler(tier: Any) -> Callable[[Snapshot], None]:
 
 def _is_p2p(tier: Any) -> bool:
     return any(each.__name__ == _TIER for each in type(tier).__mro__)
-
-
-def _wait_seconds() -> float:
-    from vllm.v1.kv_offload.tiering.p2p.session import client
-
-    return float(getattr(client, "_LOAD_TIMEOUT_S", _SECONDS))

@@ -16,9 +16,10 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.naming import Failure, Peer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from penstock.proto.v1.snapshot_pb2 import Snapshot
+    from penstock.rules import Overdue
 
 JOBS_MAX: Final = 8_192
 """Promotions in flight, and requests with a source, that are kept; the oldest is forgotten beyond that."""
@@ -77,6 +78,8 @@ class Promotions:
         self._wait_ns = int(seconds * 1e9)
         self._sources: dict[str, Source] = {}
         self._open: dict[int, _Open] = {}
+        self._unreached: dict[int, Source] = {}
+        self._over: dict[str, None] = {}
         self._ended: list[EndedPromotion] = []
         self._looked_ns = 0
 
@@ -86,13 +89,34 @@ class Promotions:
         """Record where the KV of a request may come from."""
         _add(self._sources, request_id, source)
 
-    def on_request_ended(self, request_id: str) -> None:
-        """Forget a request; vLLM aborts the promotions that it has."""
-        if self._sources.pop(request_id, None) is None:
-            return
-        for each in self._open.values():
-            if each.request_id == request_id:
-                each.given_up = True
+    def on_request_ended(self, request_id: str) -> Source | None:
+        """Forget a request, whose promotions vLLM aborts; return its source if a deadline has ended it."""
+        source = self._sources.pop(request_id, None)
+        if source is not None:
+            self._give_up(request_id)
+        return source if self._over.pop(request_id, self) is None else None
+
+    def give_up(self, request_id: str, overdue: Overdue) -> EndedPromotion:
+        """Record that a deadline ends a request that has a source; return that as its failure, and its only one."""
+        _add(self._over, request_id, None)
+        now = time.time_ns()
+        blocks = self._give_up(request_id)
+        what = "the promotion" if blocks else "the answer to the look-up"
+        failure = Failure(
+            c.FAILURE_MODE_TIMEOUT,
+            c.ERROR_TYPE_TIMEOUT,
+            error_text=f"{what} did not come within deferral.{overdue.wait} of the policy",
+        )
+        return EndedPromotion(
+            request_id, self._sources[request_id].peer, blocks, now - overdue.waited_ns, failure
+        )
+
+    def _give_up(self, request_id: str) -> int:
+        """Expect nothing more of the promotions of a request; return their blocks."""
+        mine = [each for each in self._open.copy().values() if each.request_id == request_id]
+        for each in mine:
+            each.given_up = True
+        return sum(each.blocks for each in mine)
 
     def source_of(self, request_id: str) -> Source | None:
         """Return the source of a request, if it has one here."""
@@ -105,6 +129,16 @@ class Promotions:
         source = self._sources.get(request_id)
         if source is not None:
             _add(self._open, job_id, _Open(request_id, source.peer, blocks, time.time_ns()))
+            _add(self._unreached, job_id, source)
+
+    def begun(self, reached: Callable[[str], bool]) -> list[str]:
+        """Return the requests with a promotion whose source is *reached* for the first time; what was asked of it before waits."""
+        if not self._unreached:
+            return []
+        found = [job_id for job_id, source in self._unreached.items() if reached(source.name)]
+        for job_id in found:
+            del self._unreached[job_id]
+        return [self._open[job_id].request_id for job_id in found if job_id in self._open]
 
     def on_not_posted(self, job_id: int, failure: Failure) -> None:
         """Record why a promotion was not even asked for; it ends at the next poll."""
@@ -123,6 +157,7 @@ class Promotions:
         now = time.time_ns()
         for result in results:
             promotion = self._open.pop(result.job_id, None)
+            self._unreached.pop(result.job_id, None)
             if promotion is None or (promotion.given_up and not result.success):
                 # A job that stores, or one that ends because its request did: no failure.
                 continue
@@ -139,7 +174,7 @@ class Promotions:
         loading = {each.request_id for each in self._open.values()}
         asked = set(keys)
         for request_id, source in list(self._sources.items()) if asked else ():
-            if source.key in asked and request_id not in loading:
+            if source.key in asked and request_id not in loading and request_id not in self._over:
                 self.on_refused(request_id, failure)
 
     def on_refused(self, request_id: str, failure: Failure) -> None:

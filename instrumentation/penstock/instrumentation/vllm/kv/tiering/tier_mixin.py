@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.kv.tiering.promotions import EndedPromotion, Promotions
     from penstock.proto.v1.snapshot_pb2 import Snapshot
+    from penstock.rules import Overdue
 
 _GUARD = guard("kv_p2p_tier")
+_LOAD_SECONDS: Final = 30.0
+"""How long vLLM waits for the end of a load, where it does not say."""
 
 # vLLM's own words for why a session died (0.33); 0.32 has none.
 _REASONS: Final = (
@@ -37,6 +40,9 @@ class PromotionListener(Protocol):
 
     def on_promotions(self, promotions: Promotions, ended: Iterable[EndedPromotion]) -> None:
         """Take what has become of *promotions*, emit their failures."""
+
+    def on_promotion_begun(self, request_id: str) -> None:
+        """Take that a request waits for a promotion whose source is reached."""
 
 
 class P2pTierMixin(ABC):  # noqa: B024  (like the tier's own base: the layouts must agree for a swap)
@@ -63,11 +69,15 @@ class P2pTierMixin(ABC):  # noqa: B024  (like the tier's own base: the layouts m
     def on_request_finished(self, req_context: Any) -> Any:
         """Forget a request."""
         upstream: Any = super()
-        promotions = self._penstock_promotions
+        promotions, over = self._penstock_promotions, None
         if promotions is not None:
             with _GUARD:
-                promotions.on_request_ended(req_context.req_id)
-        return upstream.on_request_finished(req_context)
+                over = promotions.on_request_ended(req_context.req_id)
+        result = upstream.on_request_finished(req_context)
+        if over is not None:
+            with _GUARD:
+                self._penstock_keep_blocks(over)
+        return result
 
     def submit_load(self, job_metadata: Any) -> Any:
         """Record a promotion, and why it is not asked for if its session is gone."""
@@ -129,6 +139,9 @@ class P2pTierMixin(ABC):  # noqa: B024  (like the tier's own base: the layouts m
         promotions, listener = self._penstock_promotions, self._penstock_listener
         if promotions is not None:
             with _GUARD:
+                if listener is not None:
+                    for request_id in promotions.begun(self._penstock_reached):
+                        listener.on_promotion_begun(request_id)
                 ended = promotions.take()
                 if ended and listener is not None and runtime.active:
                     listener.on_promotions(promotions, ended)
@@ -173,6 +186,38 @@ class P2pTierMixin(ABC):  # noqa: B024  (like the tier's own base: the layouts m
             tier._failed_req_ids.add(source.key)
         return source is not None
 
+    def _penstock_give_up(self, request_id: str, overdue: Overdue) -> EndedPromotion | None:
+        """Give up a request that is over a deadline; return that as its failure if its source owes it an answer or blocks."""
+        promotions = self._penstock_promotions
+        source = promotions.source_of(request_id) if promotions is not None else None
+        if promotions is None or source is None:
+            return None
+        asked = self._penstock_asked(source)
+        if asked is None or not (asked.loads or None in asked.probes.copy().values()):
+            return None
+        return promotions.give_up(request_id, overdue)
+
+    def _penstock_keep_blocks(self, source: Source) -> None:
+        """Let vLLM wait as long for the end of loads that a deadline gave up as without a deadline.
+
+        The source may write until it has acknowledged the abort; the blocks are another request's when vLLM stops waiting for that.
+        """
+        asked = self._penstock_asked(source)
+        for load in asked.loads.values() if asked is not None else ():
+            if load.aborted_at is not None:
+                load.aborted_at = max(load.aborted_at, load.submitted_at + load_seconds())
+
+    def _penstock_asked(self, source: Source) -> Any:
+        """Return vLLM's state of a request at its source: look-ups and loads; None if nothing is asked there."""
+        tier: Any = self
+        session = tier._sessions.get(source.name)
+        return session._client._requests.get(source.key) if session is not None else None
+
+    def _penstock_reached(self, name: str) -> bool:
+        tier: Any = self
+        session = tier._sessions.get(name)
+        return session is not None and bool(session.ready)
+
     def _penstock_fill(self, snapshot: Snapshot) -> None:
         """Add the promotions in flight and the peers; on the exporter's thread, reads only."""
         promotions = self._penstock_promotions
@@ -208,6 +253,13 @@ def session_failure(session: Any) -> Failure:
     if since is not None and time.monotonic() - since > _handshake_seconds():
         return Failure(mode, c.ERROR_TYPE_TIMEOUT, error_text="the source did not complete the handshake")
     return Failure(mode, c.ERROR_TYPE_OTHER, error_text="the session ended before the handshake did")
+
+
+def load_seconds() -> float:
+    """Return how long vLLM waits for the end of a load before it aborts it."""
+    from vllm.v1.kv_offload.tiering.p2p.session import client
+
+    return float(getattr(client, "_LOAD_TIMEOUT_S", _LOAD_SECONDS))
 
 
 def _last_active(session: Any, now: float, monotonic: float) -> int:
