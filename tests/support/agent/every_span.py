@@ -45,7 +45,10 @@ def _of_channel(channel: int) -> Iterator[Span]:
     }
     first: list[Entry] = [EventEntry(DECODE_CORE, events[0]) for events in variants.values()]
     samples: list[Entry] = [
-        SampleEntry(DECODE_CORE, sample(DECODE, channel=channel, direction=direction, result=result))
+        SampleEntry(
+            DECODE_CORE,
+            sample(DECODE, channel=channel, direction=direction, result=result, end_uncertainty_nano=1),
+        )
         for direction in common_pb2.Direction.values()[1:]
         for result in common_pb2.TransferResult.values()[1:]
     ]

@@ -60,6 +60,11 @@ class TransferSample(NamedTuple):
         """The transfer's start; its end if the duration is impossible."""
         return _start(self.end_time_unix_nano, self.duration_nano)
 
+    @property
+    def unseen_nano(self) -> int:
+        """By how much the transfer may have been shorter than its duration; 0 also where the engine does not say."""
+        return min(self.end_uncertainty_nano or 0, self.duration_nano)
+
 
 def transfer_rows(batch: Batch) -> Iterator[TransferSample]:
     """Yield the transfers of a batch in its order.

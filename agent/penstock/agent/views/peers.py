@@ -53,6 +53,13 @@ def _seen_late(item: admin.DurationWindow, least: admin.DurationWindow) -> bool:
     )
 
 
+def mean_words(item: admin.PeerSummary) -> str:
+    """Return the mean duration of its transfers: ``≤1.0s`` where they may have been much shorter."""
+    mean, least = item.mean_duration_seconds, item.mean_duration_at_least_seconds
+    late = item.HasField("mean_duration_at_least_seconds") and limits.is_loose(least, mean)
+    return f"{'≤' if late else ''}{text.span_of_time(mean)}"
+
+
 def condition_word(item: admin.PeerSummary) -> str:
     """Return what is wrong with a peer now; ``-`` from an agent that does not say."""
     return text.word(admin.PeerCondition, item.condition) if item.condition else text.NONE
@@ -95,7 +102,7 @@ def peer_rows(items: Iterable[admin.PeerSummary], now: float) -> Table:
                 _seen_quantiles(item.transfers.last_minute, item.transfers_at_least.last_minute),
                 _seen_quantiles(item.transfers.last_15_minutes, item.transfers_at_least.last_15_minutes),
                 quantiles(item.transfers.hour_before),
-                text.span_of_time(item.mean_duration_seconds) if item.transfers_ok else text.NONE,
+                mean_words(item) if item.transfers_ok else text.NONE,
                 str(item.in_flight),
                 text.ago_of(item.oldest_in_flight, now),
                 str(item.deferred),
@@ -187,7 +194,7 @@ def _as_seen(item: admin.PeerSummary, now: float) -> Iterator[str]:
     yield f"Now: {styled_condition(item)}{lasts}{why}"
     if item.peer.engine_id:
         yield f"Engine id: {item.peer.engine_id}"
-    mean = f", {text.span_of_time(item.mean_duration_seconds)} on average" if item.transfers_ok else ""
+    mean = f", {mean_words(item)} on average" if item.transfers_ok else ""
     yield f"Transfers: {item.transfers_ok} ok{mean}, {failed_attempts(item)} failed"
     yield from _windows("Waits", item.waits)
     yield from _windows("Transfer times", item.transfers)

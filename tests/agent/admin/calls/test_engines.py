@@ -180,6 +180,7 @@ def test_peers_come_from_counters_log_and_snapshots(harness: AdminHarness) -> No
     assert (first.key.engine, first.peer.address, first.peer.engine_id) == ("0", PEER, "uuid")
     assert (first.transfers_ok, first.transfers_failed, first.in_flight) == (2, 0, 3)
     assert first.mean_duration_seconds == pytest.approx(0.01)
+    assert first.mean_duration_at_least_seconds == pytest.approx(0.01)
     assert [(f.mode, f.error_type, f.count) for f in first.failures] == [
         (FAILURE_MODE_HANDSHAKE, ERROR_TYPE_REFUSED, 2)
     ]

@@ -133,6 +133,25 @@ async def test_a_long_lease_is_compared_with_the_engine_s_others(book, others, s
     assert said in sentences_of(book, PREFILL)[0]
 
 
+@pytest.mark.parametrize(
+    ("unseen_ms", "words"),
+    [
+        (990, "in 1.1 s (it ended up to 990 ms before that was seen), without trouble"),
+        (100, "in 1.1 s, without"),
+    ],
+)
+async def test_a_load_that_was_seen_late_says_so(book, unseen_ms, words):
+    """Of a worker that looks seldom, the duration is an upper bound; the rank whose end is known best decides."""
+    late = {"end_time_unix_nano": TIME + 1100 * MS, "duration_nano": 1070 * MS}
+    mine = sample(DECODE, **late, end_uncertainty_nano=unseen_ms * MS)
+    other = sample(DECODE, **late, end_uncertainty_nano=1000 * MS, rank=1)
+    await book.append(
+        [(DECODE_CORE, closed_decode(time_ns=TIME + 2 * SECOND))],
+        [(DECODE_WORKER, mine), (DECODE_WORKER, other)],
+    )
+    assert words in sentences_of(book, DECODE)[0]
+
+
 async def test_explain_a_good_request(book):
     """Each side has one sentence: what it moved, from which peer, in what time."""
     await book.append(prefill_story(), decode_story())

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 PeerKey = tuple[EngineKey, str]
 
-PEER_METRICS: Final = frozenset({c.TRANSFERS, c.TRANSFER_DURATION, c.TRANSFER_FAILURES})
+PEER_METRICS: Final = frozenset(
+    {c.TRANSFERS, c.TRANSFER_DURATION, c.TRANSFER_END_UNCERTAINTY, c.TRANSFER_FAILURES}
+)
 """The metrics that name a peer which an engine moves something to or from."""
 
 UNNAMED: Final = "unknown"

@@ -37,6 +37,7 @@ class _Account:
     failed: int = 0
     timed: int = 0
     duration_nano: int = 0
+    unseen_nano: int = 0
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     # By the engine's clock; 0 for none.
     last_failure_unix_nano: int = 0
@@ -117,6 +118,8 @@ def _count(accounts: dict[PeerKey, _Account], key: EngineKey, metric: Metric, ro
     elif metric is c.TRANSFER_DURATION:
         account.timed += sum(row.counts)
         account.duration_nano += total
+    elif metric is c.TRANSFER_END_UNCERTAINTY:
+        account.unseen_nano += total
     else:
         account.failures[named["mode"], named["error_type"]] += total
         account.last_failure_unix_nano = max(account.last_failure_unix_nano, row.touched)
@@ -131,6 +134,9 @@ def _summary(peer: PeerKey, account: _Account, present: Present) -> admin.PeerSu
         transfers_ok=clamp_unsigned(account.ok),
         transfers_failed=clamp_unsigned(account.failed),
         mean_duration_seconds=account.duration_nano / account.timed / 1e9 if account.timed else 0.0,
+        mean_duration_at_least_seconds=(account.duration_nano - account.unseen_nano) / account.timed / 1e9
+        if account.timed
+        else None,
         in_flight=clamp_unsigned(present.in_flight, MAX_UINT32),
         oldest_in_flight=timestamp_message(present.oldest_in_flight),
         deferred=clamp_unsigned(present.deferred, MAX_UINT32),

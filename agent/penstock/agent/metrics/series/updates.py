@@ -99,9 +99,8 @@ def transfer_updates(sample: TransferSample) -> Iterator[Update]:
         # 0 is not known, and no observation; nor is what leads below 1970.
         if 0 < sample.duration_nano <= sample.end_time_unix_nano:
             yield Update(from_log.TRANSFER_DURATION, duration, sample.duration_nano)
-            if sample.end_uncertainty_nano:
-                unseen = min(sample.end_uncertainty_nano, sample.duration_nano)
-                yield Update(from_log.TRANSFER_END_UNCERTAINTY, duration, unseen)
+            if sample.unseen_nano:
+                yield Update(from_log.TRANSFER_END_UNCERTAINTY, duration, sample.unseen_nano)
         if sample.bytes:
             yield Update(from_log.TRANSFER_SIZE, size, sample.bytes)
 

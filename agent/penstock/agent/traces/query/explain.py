@@ -25,6 +25,7 @@ from penstock.agent.traces.query.words import counted as _counted
 from penstock.agent.traces.query.words import duration as _duration
 from penstock.agent.traces.query.words import peer as _peer
 from penstock.agent.traces.query.words import size as _size
+from penstock.agent.traces.query.words import took as _took
 from penstock.agent.traces.query.words import words as _words
 from penstock.agent.traces.spans import attributes, ends_load, no_policies, request_loads
 from penstock.proto.names import NANOS
@@ -343,7 +344,7 @@ def _loaded(load: Load, facts: RequestFacts) -> str:
     # 0 is not known.
     known += [_size(size)] if size else []
     extent = f" ({', '.join(known)})" if known else ""
-    took = _duration(load.end_unix_nano - load.start_unix_nano) + _verified(load, closing)
+    took = _took(load.end_unix_nano - load.start_unix_nano, load.unseen_nano) + _verified(load, closing)
     verb, where = ("sent", "to") if load.sending else ("loaded", "from")
     return f"{verb} {_channel(load.channel)} state{extent} {where} {_peer(load.peer)} in {took}"
 

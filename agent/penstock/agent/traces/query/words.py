@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.agent import limits
 from penstock.agent.badness import NO_SERVERS
 from penstock.agent.traces.spans import attributes
 from penstock.proto.v1 import common_pb2
@@ -37,6 +38,14 @@ def duration(nano: int) -> str:
     """Return a duration: ``12.9 s``, ``54 ms``."""
     seconds = attributes.seconds(max(nano, 0))
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def took(nano: int, unseen_nano: int) -> str:
+    """Return how long a transfer took, and if it may have been much shorter: ``1.1 s (it ended up to 990 ms before that was seen)``."""
+    late = limits.is_loose(nano - unseen_nano, nano)
+    return duration(nano) + (
+        f" (it ended up to {duration(unseen_nano)} before that was seen)" if late else ""
+    )
 
 
 def size(number: int) -> str:

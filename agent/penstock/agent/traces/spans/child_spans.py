@@ -139,6 +139,7 @@ class ChildSpans:
             # 0 is not known.
             semconv.BYTES: load.bytes or None,
             semconv.DESCRIPTORS: sum(entry.sample.descriptors for entry in load.samples) or None,
+            semconv.END_UNCERTAINTY_SECONDS: parts.seconds(load.unseen_nano) or None,
             semconv.ITEMS: tuple(sorted(items)),
             semconv.DELAY_SECONDS: parts.seconds(delay) or None,
             semconv.DELAYED_BY_PEER: next((delay.caused_by_peer.address for delay in delays), None),

@@ -55,6 +55,14 @@ class Load:
     end_unix_nano: int
 
     @property
+    def unseen_nano(self) -> int:
+        """By how much it may have ended before its end was seen: the last rank's look decides; 0 also for not known."""
+        ends = [entry.sample.end_time_unix_nano - entry.sample.unseen_nano for entry in self.samples]
+        # A failure is told as it comes.
+        ends += [entry.event.time_unix_nano for entry in self.failures]
+        return min(max(self.end_unix_nano - max(ends), 0), self.end_unix_nano - self.start_unix_nano)
+
+    @property
     def failure(self) -> TransferFailure | None:
         """The first failure of its own; if all are collateral, the first of those."""
         failures = [entry.event.transfer_failure for entry in self.failures]

@@ -163,6 +163,16 @@ def test_the_table_of_peers_fits_a_terminal() -> None:
     assert len(table.headers) > len(table.narrow().headers)
 
 
+@pytest.mark.parametrize(("least", "shown"), [(None, "1.1s"), (1.0, "1.1s"), (0.1, "≤1.1s"), (0.0, "≤1.1s")])
+def test_a_mean_of_transfers_that_were_seen_late(least: float | None, shown: str) -> None:
+    """It is an upper bound where they may have been much shorter; an older agent does not say."""
+    item = admin.PeerSummary(
+        transfers_ok=3, mean_duration_seconds=1.1, mean_duration_at_least_seconds=least, key={"engine": "0"}
+    )
+    table = peer_rows([item], 1e9)
+    assert dict(zip(table.headers, table.rows[0], strict=True))["MEAN"] == shown
+
+
 def test_the_table_of_events(filled: AdminHarness, agentctl: Agentctl) -> None:
     """Time, engine, event and peer."""
     header, line = agentctl("get", "events", "--mode", "handshake").stdout.splitlines()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from penstock.instrumentation.core import constants as c
+from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 
 from tests.support.engine.recorder import recording
 from tests.support.kv import nixl_pair
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     MakeEngine = Callable[..., Engine]
 
 FIXED = "fixed-by-the-manifest"
+PUSH = "NixlPushConnector"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +37,7 @@ def make_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeEngine
             yield make
 
 
-def with_fixed_id(make_engine: MakeEngine, role: str) -> Engine:
+def with_fixed_id(make_engine: MakeEngine, role: str, connector: str = "NixlConnector") -> Engine:
     """Build an engine whose manifest fixes its connector engine id."""
     plain = nixl_pair.config
 
@@ -44,7 +48,7 @@ def with_fixed_id(make_engine: MakeEngine, role: str) -> Engine:
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(nixl_pair, "config", fixed)
-        return make_engine(role)
+        return make_engine(role, connector=connector)
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +189,47 @@ def test_the_reader_has_the_id_too(
     assert "local engine" in failure.error_text
     assert failure.peer.address == one.address
     recorder.events.clear()
+
+
+def test_push_writes_into_the_first(make_engine: MakeEngine, recorder: Recorder) -> None:
+    """Push mode: what the second of two decode engines with one id registers for is written into the first one's cache.
+
+    The prefill side knows it of the peer; which answers of the first are wrong is known to nobody, and the second waits.
+    """
+    prefill = make_engine("kv_producer", connector=PUSH)
+    one, two = (with_fixed_id(make_engine, "kv_consumer", PUSH) for _ in range(2))
+    for decode, request in ((one, "a"), (two, "b")):
+        decode.await_push(f"{request}-0000000d", prefill)
+        prefill.push(f"{request}-0000000f")
+        if decode is one:
+            prefill.both_until(one, lambda _, his: "a-0000000d" in his[0].finished_recving, "the first write")
+            one.cache[1:4] = 0.0
+    prefill.both_until(two, lambda _, __: len(recorder.transfers) == 2, "the second write")
+    assert [each["peer"] for each in recorder.transfers] == [one.address] * 2
+    assert torch.equal(one.cache[1:4], prefill.cache[4:7])
+    assert not torch.equal(two.cache[1:4], prefill.cache[4:7])
+    assert owner_known(prefill, FIXED, two.address) == c.ADDRESS_OWNER_OTHER
+    (other,) = [each for peer in recorder.snapshot().peers for each in peer.other_addresses]
+    assert (other.address, other.owner) == (two.address, c.ADDRESS_OWNER_OTHER)
+    assert not any(misread(each) for each in (prefill, one, two))
+    recorder.events.clear()
+
+
+def test_children_of_a_multi_connector_have_the_engine_s_id() -> None:
+    """VLLM takes an ``engine_id`` of a child and gives its own beside it: the engine does not start."""
+
+    def children(**own: str) -> Any:
+        child = {"kv_connector": "NixlConnector", "kv_role": "kv_both", **own}
+        whole = KVTransferConfig(
+            kv_connector="MultiConnector",
+            kv_role="kv_both",
+            engine_id=FIXED,
+            kv_connector_extra_config={"connectors": [child]},
+        )
+        config: Any = SimpleNamespace(kv_transfer_config=whole)
+        return MultiConnector._get_connector_classes_and_configs(config)
+
+    ((_, child),) = children()
+    assert child.kv_transfer_config.engine_id == FIXED
+    with pytest.raises(TypeError, match="engine_id"):
+        children(engine_id="its own")
