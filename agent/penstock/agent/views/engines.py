@@ -202,6 +202,7 @@ def _facts(item: admin.Engine, now: float) -> Iterator[str]:
         ("KV load failure policy of vLLM", facts.kv_load_failure_policy),
         ("EC connector", " ".join(part for part in (facts.ec_connector, facts.ec_role) if part)),
         ("Side channel", facts.side_channel),
+        ("Encoder outputs at", facts.ec_address),
         ("Scheduler", facts.scheduler_class),
         ("Weights", weights_words(facts.weights)),
         ("Compatibility", facts.compatibility_hash),

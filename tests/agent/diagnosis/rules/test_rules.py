@@ -99,6 +99,30 @@ def test_an_encoder_that_died() -> None:
     assert "vanished" in verdict.causes[0].sentence
 
 
+def test_what_an_encoder_does_that_does_not_answer() -> None:
+    """By the address that its engine announces: its queue is evidence; of an address that no engine has, nothing is said."""
+    bad = [
+        failed(
+            f"bad-{n}",
+            55,
+            channel=common.CHANNEL_EC,
+            mode=common.FAILURE_MODE_PROBE,
+            error_type=common.ERROR_TYPE_TIMEOUT,
+        )
+        for n in range(3)
+    ]
+    queue = {"running": 1, "waiting": [{"reason": 2, "count": 4, "oldest_start_time_unix_nano": at(20)}]}
+    found = []
+    for address in (PEER, "10.0.0.8:1"):
+        encoder = engine("encoder", common.ROLE_ENCODER, facts={"ec_address": address}, queue=queue)
+        (cause,) = verdict_of([*calm(), *bad], engines=[engine(), encoder]).causes
+        assert cause.peer == PEER
+        found.append([each.fact for each in cause.evidence if each.fact.startswith("engine encoder/0: ")])
+    (one,), none = found
+    assert "4 requests wait in its scheduler now, the oldest for 20 s" in one
+    assert not none
+
+
 def test_incompatible_halves() -> None:
     """The factor that differs is in the sentence; the engine behind the address is in the command."""
     bad = [
