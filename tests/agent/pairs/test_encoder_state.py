@@ -74,11 +74,15 @@ def _engine(name: str = "encoder", started: int = NOW - 900 * SECOND, **fields: 
             f"{ADDRESS} is engine encoder/0: it said goodbye and ended; it was last seen 5 min ago",
         ),
         (
+            [_engine(queue=WAITING, last_seen={"seconds": NOW // SECOND - 8})],
+            f"{ADDRESS} is engine encoder/0: nothing was heard of it for 8 s, though it is connected",
+        ),
+        (
             [_engine("old", connected=False), _engine("new", queue={})],
             f"{ADDRESS} is engine new/0: no request waits in its scheduler now, none are running",
         ),
     ],
-    ids=["unknown", "two", "no-queue", "queued", "idle", "restarted", "stuck", "ended", "replaced"],
+    ids=["unknown", "two", "no-queue", "queued", "idle", "restarted", "stuck", "ended", "silent", "replaced"],
 )
 def test_the_sentence(engines: list[admin.Engine], expected: str) -> None:
     """Asked ten seconds ago."""

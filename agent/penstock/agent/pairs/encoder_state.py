@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
     from penstock.proto.v1.snapshot_pb2 import SchedulerQueue
 
+# An engine tells its queue once a second.
+_SILENT: Final = 5 * NANOS
 # Why an engine as a whole encodes nothing; others of its stalls concern single requests.
 _STANDSTILLS: Final = frozenset(
     {"call_stuck", "step_stuck", "no_steps", "scheduler_paused", "steps_without_tokens", "thread_dead"}
@@ -94,6 +96,11 @@ class EncoderStates(NamedTuple):
                 f"it was started {_span(self.now - started)} ago, after it was asked: "
                 "it has nothing of what was encoded before"
             )
+        silent = self.now - (engine.last_seen.ToNanoseconds() or self.now)
+        if silent >= _SILENT:
+            # What it told last is not what it does now.
+            yield f"nothing was heard of it for {_span(silent)}, though it is connected"
+            return
         stalls = [each.sentence for each in engine.stalls if each.kind in _STANDSTILLS]
         yield from stalls
         if engine.HasField("queue"):

@@ -179,6 +179,9 @@ def engine_description(
     yield from text.section("Scheduler", scheduler_lines(item, now))
     yield from text.section("Deferred", _waiting(item, now))
     yield from text.section("In flight", _in_flight(item, now))
+    if item.HasField("asleep_since"):
+        since = text.ago(item.asleep_since.ToNanoseconds(), now)
+        yield f"Asleep: no peer can reach its KV caches since {since} (vLLM's sleep mode)"
     if item.leases.count:
         oldest = text.ago(item.leases.oldest_start_time_unix_nano, now)
         yield f"Leases: {item.leases.count} of {text.count(item.leases.blocks, 'block')}, oldest {oldest}"

@@ -218,7 +218,7 @@ class ConnectorThread(_message.Message):
     def __init__(self, name: _Optional[str] = ..., alive: _Optional[int] = ..., ended_time_unix_nano: _Optional[int] = ...) -> None: ...
 
 class TransferFacts(_message.Message):
-    __slots__ = ("connector", "rank", "kv_layout", "attention_backend", "memory", "backends", "parameters", "environment", "default_parameters")
+    __slots__ = ("connector", "rank", "kv_layout", "attention_backend", "memory", "backends", "parameters", "environment", "default_parameters", "released_time_unix_nano")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +249,7 @@ class TransferFacts(_message.Message):
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     connector: str
     rank: int
     kv_layout: str
@@ -258,7 +259,8 @@ class TransferFacts(_message.Message):
     parameters: _containers.ScalarMap[str, str]
     environment: _containers.ScalarMap[str, str]
     default_parameters: _containers.ScalarMap[str, str]
-    def __init__(self, connector: _Optional[str] = ..., rank: _Optional[int] = ..., kv_layout: _Optional[str] = ..., attention_backend: _Optional[str] = ..., memory: _Optional[str] = ..., backends: _Optional[_Iterable[str]] = ..., parameters: _Optional[_Mapping[str, str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., default_parameters: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    released_time_unix_nano: int
+    def __init__(self, connector: _Optional[str] = ..., rank: _Optional[int] = ..., kv_layout: _Optional[str] = ..., attention_backend: _Optional[str] = ..., memory: _Optional[str] = ..., backends: _Optional[_Iterable[str]] = ..., parameters: _Optional[_Mapping[str, str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., default_parameters: _Optional[_Mapping[str, str]] = ..., released_time_unix_nano: _Optional[int] = ...) -> None: ...
 
 class UpstreamCount(_message.Message):
     __slots__ = ("name", "upstream", "seen", "connector", "rank")

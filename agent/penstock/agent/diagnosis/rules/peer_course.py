@@ -26,6 +26,9 @@ _NOT_OF_THE_PEER = frozenset(
 # The role of who sends, as labels and the log have it, by channel.
 _PRODUCERS: Final[dict[int, str]] = {EC: "encoder", KV: "prefill"}
 
+# Nanoseconds after an engine has woken in which a reader still finds out that it has to shake hands again.
+_WOKEN: Final = 60 * NANOS
+
 NO_SERVERS: Final = badness.NO_SERVERS
 
 
@@ -139,6 +142,28 @@ class LostEngines:
         for key, (left, its_role) in self.ended.items():
             if key not in lost and is_here(key, its_role):
                 yield Evidence(f"engine {key} said goodbye and ended {words.ago(left, self.now)}")
+
+
+def slept(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> Iterator[Evidence]:
+    """Yield that the engine at *peer* sleeps, or did when something went wrong: vLLM takes its KV caches from the connector."""
+    signs = _signs(trouble)
+    for engine in facts.engines if channel == KV else ():
+        if engine.facts.side_channel != peer:
+            continue
+        key = words.key_of(engine.key)
+        if engine.HasField("asleep_since") and not facts.past:
+            since = engine.asleep_since.ToNanoseconds()
+            yield Evidence(
+                f"engine {key} sleeps since {words.ago(since, facts.now)}: no peer can read from it until it wakes"
+            )
+        ended = [each for each in facts.present.sleeps if each.key == key]
+        newest = max(ended, default=None)
+        if newest is not None and any(newest.since <= each <= newest.time + _WOKEN for each in signs):
+            span = words.span((newest.time - newest.since) / NANOS)
+            yield Evidence(
+                f"engine {key} slept for {span} and is back since {words.ago(newest.time, facts.now)}: "
+                "peers shake hands with it again"
+            )
 
 
 def is_in_trouble(trouble: PeerTrouble) -> bool:

@@ -29,6 +29,7 @@ from penstock.agent.diagnosis.rules.peer_course import (
     is_usual_known,
     newest_sign,
     routed_away,
+    slept,
     untried_words,
 )
 from penstock.agent.diagnosis.rules.peer_kinds import REFUSES, kind_of, name_of
@@ -58,7 +59,12 @@ def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
         yield _stale(facts, {peer: troubled.pop((KV, peer)) for peer in stale})
     for (channel, peer), trouble in troubled.items():
         first = tuple(_first_tokens(trouble, *closed))
-        evidence = (*first, *_present(trouble), *lost.told(channel, peer))
+        evidence = (
+            *first,
+            *_present(trouble),
+            *lost.told(channel, peer),
+            *slept(facts, channel, peer, trouble),
+        )
         if channel == EC and not facts.past:
             told = encoders.present(peer, newest_sign(trouble))
             evidence = (*evidence, *(Evidence(f"engine {encoders.name(peer)}: {each}") for each in told))
@@ -172,6 +178,8 @@ def _gone(evidence: tuple[Evidence, ...]) -> str:
     """Return that the engine behind a peer has gone, and how, by the evidence of what surrounds it; or ""."""
     if any(" vanished without a goodbye " in each.fact for each in evidence):
         return " and vanished"
+    if any(" sleeps since " in each.fact for each in evidence):
+        return " and sleeps"
     return _STOPPED if any(" said goodbye and ended " in each.fact for each in evidence) else ""
 
 
