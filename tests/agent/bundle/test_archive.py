@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
     Change = Callable[[dict[str, bytes], dict[str, Any]], None]
 
-_FILES = ("state.json", "journal.db", "policy.db", "metrics.txt", "configuration.json")
+_FILES = (
+    "state.json",
+    "journal.db",
+    "policy.db",
+    "metrics.txt",
+    "configuration.json",
+    "watchdog-dumps.txt",
+)
 
 
 def _manifest(files: dict[str, bytes]) -> dict[str, Any]:

@@ -179,6 +179,16 @@ def test_what_was_forgotten(fields: dict[str, Any], words: str, peer: str) -> No
             "worker vanished with 2 open deferrals",
         ),
         ("source_stopped", {"process": "engine-core"}, "engine-core stopped with its server"),
+        (
+            "kv_caches_released",
+            {"connector": "NixlConnector", "peers": 2},
+            "vLLM sleeps and takes its KV caches from NixlConnector: no peer can read, 2 peers shake hands again afterwards",
+        ),
+        (
+            "kv_caches_released",
+            {"connector": "NixlConnector", "restored": True},
+            "NixlConnector has its KV caches back: peers can read again",
+        ),
         ("server_stopping", {}, "server stops, requests in flight are aborted"),
         ("server_stopping", {"timeout_nano": 30 * 10**9}, "server stops, requests in flight have 30s to end"),
     ],

@@ -118,7 +118,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     ListEvents = _unary(events.list_events)
     GetTrace = _unary(events.get_trace_of)
-    Explain = _unary(events.explain_of)
+    Explain = _unary(requests.explain_of)
     Diagnose = _unary(diagnoses.diagnose_engines)
     WhatIf = _unary(what_if.what_if)
     GetBill = _unary(bills.get_bill)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.agent.bundle.build import BundleBuilder
 from penstock.agent.bundle.contents import (
     CONFIGURATION,
+    DUMPS,
     FORMAT,
     JOURNAL,
     MANIFEST,
@@ -16,9 +17,11 @@ from penstock.agent.bundle.contents import (
     check_values,
 )
 from penstock.agent.bundle.unpack import ScratchDirectory, unpack_bundle
+from penstock.agent.bundle.watchdog_dumps import WatchdogDumps, read_watchdog_dumps
 
 __all__ = [
     "CONFIGURATION",
+    "DUMPS",
     "FORMAT",
     "JOURNAL",
     "MANIFEST",
@@ -29,6 +32,8 @@ __all__ = [
     "BundleManifest",
     "BundledFile",
     "ScratchDirectory",
+    "WatchdogDumps",
     "check_values",
+    "read_watchdog_dumps",
     "unpack_bundle",
 ]

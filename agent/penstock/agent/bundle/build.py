@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from penstock.agent.bundle.contents import (
+    DUMPS,
     JOURNAL,
     MANIFEST,
     MAX_BYTES,
@@ -84,6 +85,15 @@ class BundleBuilder:
             case "end":
                 self._end = part.end
 
+    def add_dumps(self, text: bytes) -> None:
+        """Take dumps of vLLM's watchdog, which are not the agent's.
+
+        Raises:
+            OSError: they cannot be written.
+
+        """
+        (self._directory / DUMPS).write_bytes(text)
+
     def _add_batches(self, part: StoredBatches) -> None:
         if self._journal is None:
             raise BundleError("the agent sent batches before the journal; it is of another version")
@@ -118,7 +128,7 @@ class BundleBuilder:
         self.close()
         created, version = self._made()
         _compact(self._directory / POLICIES)
-        paths = [self._directory / name for name in (*SENT, JOURNAL)]
+        paths = [self._directory / name for name in (*SENT, JOURNAL, DUMPS)]
         number, nanos = self._first
         manifest = BundleManifest(
             created=created,

@@ -22,6 +22,7 @@ METRICS: Final = "metrics.txt"
 CONFIGURATION: Final = "configuration.json"
 JOURNAL: Final = "journal.db"
 POLICIES: Final = "policy.db"
+DUMPS: Final = "watchdog-dumps.txt"
 SENT: Final = (STATE, METRICS, CONFIGURATION, POLICIES)
 """The files that an agent sends as they are."""
 NEEDED: Final = (STATE, JOURNAL, POLICIES)
@@ -32,6 +33,7 @@ MAX_BYTES: Final[Mapping[str, int]] = {
     CONFIGURATION: 1 << 20,
     POLICIES: 1 << 30,
     JOURNAL: 4 << 30,
+    DUMPS: 8 << 20,
 }
 """Of each file, unpacked."""
 MAX_VALUES: Final = 2_000_000

@@ -1,7 +1,8 @@
-"""Pairs of engines: which facts of two differ, what that does to their transfers, and which two are a pair. Pure."""
+"""Pairs of engines: which facts of two differ, what that does to their transfers, which two are a pair, and what an encoder does. Pure."""
 
 from __future__ import annotations
 
+from penstock.agent.pairs.encoder_state import EncoderStates
 from penstock.agent.pairs.fleet_pairs import MAX_PAIRS, list_pairs, slowness
 from penstock.agent.pairs.shared_ids import SharedId, add_status, shared_ids
 from penstock.agent.pairs.verdict import (
@@ -17,6 +18,7 @@ __all__ = [
     "MAX_PAIRS",
     "POOL_LABEL",
     "WEIGHTS_LABEL",
+    "EncoderStates",
     "PairVerdict",
     "SharedId",
     "add_status",

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 _EFFORT: Final = 1 << 20
 _COMPARISON: Final = 16
 # What of an engine tells it from others that are the same to every peer.
-_OWN_FACTS: Final = ("kv_engine_id", "side_channel", "start_time_unix_nano", "num_gpu_blocks", "labels")
+_OWN_FACTS: Final = (
+    "kv_engine_id",
+    "side_channel",
+    "ec_address",
+    "start_time_unix_nano",
+    "num_gpu_blocks",
+    "labels",
+)
 _JUDGED_LABELS: Final = (POOL_LABEL, REVISION_LABEL, WEIGHTS_LABEL)
 
 

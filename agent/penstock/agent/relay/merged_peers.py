@@ -158,7 +158,7 @@ class FleetAddresses:
                 name = (engine.key.server, engine.key.engine)
                 # An engine that has gone tells no facts any more.
                 before = self._found[name][1] if name in self._found and not engine.connected else ""
-                found[name] = (engine.key, engine.facts.side_channel or before)
+                found[name] = (engine.key, engine.facts.side_channel or engine.facts.ec_address or before)
         return found
 
 

@@ -156,11 +156,13 @@ class EngineRoles:
     def __init__(self) -> None:
         self._roles: dict[EngineKey, tuple[str, bool]] = {}
         self._addresses: dict[EngineKey, str] = {}
+        self._encoders: dict[EngineKey, str] = {}
 
     def note(self, source: Source, facts: EngineFacts) -> None:
         """Store what the facts of *source*'s engine say."""
         self._roles[source.key] = engine_role(source, facts)
         self._addresses[source.key] = facts.side_channel
+        self._encoders[source.key] = facts.ec_address
         if len(self._roles) > MAX_ENGINES:
             self.forget(next(iter(self._roles)))
 
@@ -168,10 +170,15 @@ class EngineRoles:
         """Forget an engine."""
         self._roles.pop(key, None)
         self._addresses.pop(key, None)
+        self._encoders.pop(key, None)
 
     def address(self, key: EngineKey) -> str:
         """Return where an engine had its side channel when it last said so; empty for none."""
         return self._addresses.get(key, "")
+
+    def encoder_address(self, key: EngineKey) -> str:
+        """Return where an engine last said that its encoder outputs are; empty for nowhere."""
+        return self._encoders.get(key, "")
 
     def described(self, source: Source) -> Source:
         """Return *source* with the role of its engine; as it is if no facts of the engine are known."""

@@ -179,6 +179,9 @@ def engine_description(
     yield from text.section("Scheduler", scheduler_lines(item, now))
     yield from text.section("Deferred", _waiting(item, now))
     yield from text.section("In flight", _in_flight(item, now))
+    if item.HasField("asleep_since"):
+        since = text.ago(item.asleep_since.ToNanoseconds(), now)
+        yield f"Asleep: no peer can reach its KV caches since {since} (vLLM's sleep mode)"
     if item.leases.count:
         oldest = text.ago(item.leases.oldest_start_time_unix_nano, now)
         yield f"Leases: {item.leases.count} of {text.count(item.leases.blocks, 'block')}, oldest {oldest}"
@@ -202,6 +205,7 @@ def _facts(item: admin.Engine, now: float) -> Iterator[str]:
         ("KV load failure policy of vLLM", facts.kv_load_failure_policy),
         ("EC connector", " ".join(part for part in (facts.ec_connector, facts.ec_role) if part)),
         ("Side channel", facts.side_channel),
+        ("Encoder outputs at", facts.ec_address),
         ("Scheduler", facts.scheduler_class),
         ("Weights", weights_words(facts.weights)),
         ("Compatibility", facts.compatibility_hash),

@@ -214,6 +214,13 @@ def _blocks_pinned(body: events.BlocksPinned) -> str:
     return f"{text.count(body.blocks, 'block')} {then}"
 
 
+def _kv_caches_released(body: events.KvCachesReleased) -> str:
+    if body.restored:
+        return f"{body.connector} has its KV caches back: peers can read again"
+    connected = f", {text.count(body.peers, 'peer')} shake hands again afterwards" if body.peers else ""
+    return f"vLLM sleeps and takes its KV caches from {body.connector}: no peer can read{connected}"
+
+
 _WORDS: dict[str, Callable[[Any], str]] = {
     "transfer_failure": _transfer_failure,
     "deferral_start": _deferral_start,
@@ -228,6 +235,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "forgotten": _forgotten,
     "transfer_delayed": _transfer_delayed,
     "blocks_pinned": _blocks_pinned,
+    "kv_caches_released": _kv_caches_released,
     "answer_suspected": _answer_suspected,
 }
 

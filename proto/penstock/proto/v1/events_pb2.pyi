@@ -60,7 +60,7 @@ EPLB_TRIGGER_ELASTIC: EplbTrigger
 EPLB_TRIGGER_OTHER: EplbTrigger
 
 class Event(_message.Message):
-    __slots__ = ("time_unix_nano", "component", "rank", "request_id", "rehearsal", "transfer_failure", "load_outcome", "deferral_start", "deferral_end", "request_closed", "handshake", "lease_closed", "policy_applied", "quarantine_changed", "eplb_rebalance", "source_lost", "transfer_delayed", "blocks_pinned", "forgotten", "answer_suspected", "server_stopping", "source_stopped")
+    __slots__ = ("time_unix_nano", "component", "rank", "request_id", "rehearsal", "transfer_failure", "load_outcome", "deferral_start", "deferral_end", "request_closed", "handshake", "lease_closed", "policy_applied", "quarantine_changed", "eplb_rebalance", "source_lost", "transfer_delayed", "blocks_pinned", "forgotten", "answer_suspected", "server_stopping", "source_stopped", "kv_caches_released")
     TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     COMPONENT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,7 @@ class Event(_message.Message):
     ANSWER_SUSPECTED_FIELD_NUMBER: _ClassVar[int]
     SERVER_STOPPING_FIELD_NUMBER: _ClassVar[int]
     SOURCE_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHES_RELEASED_FIELD_NUMBER: _ClassVar[int]
     time_unix_nano: int
     component: _common_pb2.Component
     rank: int
@@ -105,7 +106,8 @@ class Event(_message.Message):
     answer_suspected: AnswerSuspected
     server_stopping: ServerStopping
     source_stopped: SourceStopped
-    def __init__(self, time_unix_nano: _Optional[int] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., rank: _Optional[int] = ..., request_id: _Optional[str] = ..., rehearsal: bool = ..., transfer_failure: _Optional[_Union[TransferFailure, _Mapping]] = ..., load_outcome: _Optional[_Union[LoadOutcome, _Mapping]] = ..., deferral_start: _Optional[_Union[DeferralStart, _Mapping]] = ..., deferral_end: _Optional[_Union[DeferralEnd, _Mapping]] = ..., request_closed: _Optional[_Union[RequestClosed, _Mapping]] = ..., handshake: _Optional[_Union[Handshake, _Mapping]] = ..., lease_closed: _Optional[_Union[LeaseClosed, _Mapping]] = ..., policy_applied: _Optional[_Union[PolicyApplied, _Mapping]] = ..., quarantine_changed: _Optional[_Union[QuarantineChanged, _Mapping]] = ..., eplb_rebalance: _Optional[_Union[EplbRebalance, _Mapping]] = ..., source_lost: _Optional[_Union[SourceLost, _Mapping]] = ..., transfer_delayed: _Optional[_Union[TransferDelayed, _Mapping]] = ..., blocks_pinned: _Optional[_Union[BlocksPinned, _Mapping]] = ..., forgotten: _Optional[_Union[Forgotten, _Mapping]] = ..., answer_suspected: _Optional[_Union[AnswerSuspected, _Mapping]] = ..., server_stopping: _Optional[_Union[ServerStopping, _Mapping]] = ..., source_stopped: _Optional[_Union[SourceStopped, _Mapping]] = ...) -> None: ...
+    kv_caches_released: KvCachesReleased
+    def __init__(self, time_unix_nano: _Optional[int] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., rank: _Optional[int] = ..., request_id: _Optional[str] = ..., rehearsal: bool = ..., transfer_failure: _Optional[_Union[TransferFailure, _Mapping]] = ..., load_outcome: _Optional[_Union[LoadOutcome, _Mapping]] = ..., deferral_start: _Optional[_Union[DeferralStart, _Mapping]] = ..., deferral_end: _Optional[_Union[DeferralEnd, _Mapping]] = ..., request_closed: _Optional[_Union[RequestClosed, _Mapping]] = ..., handshake: _Optional[_Union[Handshake, _Mapping]] = ..., lease_closed: _Optional[_Union[LeaseClosed, _Mapping]] = ..., policy_applied: _Optional[_Union[PolicyApplied, _Mapping]] = ..., quarantine_changed: _Optional[_Union[QuarantineChanged, _Mapping]] = ..., eplb_rebalance: _Optional[_Union[EplbRebalance, _Mapping]] = ..., source_lost: _Optional[_Union[SourceLost, _Mapping]] = ..., transfer_delayed: _Optional[_Union[TransferDelayed, _Mapping]] = ..., blocks_pinned: _Optional[_Union[BlocksPinned, _Mapping]] = ..., forgotten: _Optional[_Union[Forgotten, _Mapping]] = ..., answer_suspected: _Optional[_Union[AnswerSuspected, _Mapping]] = ..., server_stopping: _Optional[_Union[ServerStopping, _Mapping]] = ..., source_stopped: _Optional[_Union[SourceStopped, _Mapping]] = ..., kv_caches_released: _Optional[_Union[KvCachesReleased, _Mapping]] = ...) -> None: ...
 
 class TransferFailure(_message.Message):
     __slots__ = ("channel", "connector", "direction", "mode", "error_type", "peer", "error_class", "error_text", "blocks", "bytes", "start_time_unix_nano", "remote_request_id", "attempt", "handshake_id", "incompatibility", "caused_by_request_id", "item", "upstream_type", "caused_by_peer", "compared", "mismatched", "used")
@@ -492,6 +494,18 @@ class ServerStopping(_message.Message):
     TIMEOUT_NANO_FIELD_NUMBER: _ClassVar[int]
     timeout_nano: int
     def __init__(self, timeout_nano: _Optional[int] = ...) -> None: ...
+
+class KvCachesReleased(_message.Message):
+    __slots__ = ("connector", "restored", "since_time_unix_nano", "peers")
+    CONNECTOR_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
+    SINCE_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    connector: str
+    restored: bool
+    since_time_unix_nano: int
+    peers: int
+    def __init__(self, connector: _Optional[str] = ..., restored: bool = ..., since_time_unix_nano: _Optional[int] = ..., peers: _Optional[int] = ...) -> None: ...
 
 class SourceStopped(_message.Message):
     __slots__ = ("epoch", "process", "last_seen_unix_nano")

@@ -218,7 +218,7 @@ class ConnectorThread(_message.Message):
     def __init__(self, name: _Optional[str] = ..., alive: _Optional[int] = ..., ended_time_unix_nano: _Optional[int] = ...) -> None: ...
 
 class TransferFacts(_message.Message):
-    __slots__ = ("connector", "rank", "kv_layout", "attention_backend", "memory", "backends", "parameters", "environment", "default_parameters")
+    __slots__ = ("connector", "rank", "kv_layout", "attention_backend", "memory", "backends", "parameters", "environment", "default_parameters", "released_time_unix_nano")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +249,7 @@ class TransferFacts(_message.Message):
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     connector: str
     rank: int
     kv_layout: str
@@ -258,7 +259,8 @@ class TransferFacts(_message.Message):
     parameters: _containers.ScalarMap[str, str]
     environment: _containers.ScalarMap[str, str]
     default_parameters: _containers.ScalarMap[str, str]
-    def __init__(self, connector: _Optional[str] = ..., rank: _Optional[int] = ..., kv_layout: _Optional[str] = ..., attention_backend: _Optional[str] = ..., memory: _Optional[str] = ..., backends: _Optional[_Iterable[str]] = ..., parameters: _Optional[_Mapping[str, str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., default_parameters: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    released_time_unix_nano: int
+    def __init__(self, connector: _Optional[str] = ..., rank: _Optional[int] = ..., kv_layout: _Optional[str] = ..., attention_backend: _Optional[str] = ..., memory: _Optional[str] = ..., backends: _Optional[_Iterable[str]] = ..., parameters: _Optional[_Mapping[str, str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., default_parameters: _Optional[_Mapping[str, str]] = ..., released_time_unix_nano: _Optional[int] = ...) -> None: ...
 
 class UpstreamCount(_message.Message):
     __slots__ = ("name", "upstream", "seen", "connector", "rank")
@@ -371,7 +373,7 @@ class OtherAddress(_message.Message):
     def __init__(self, address: _Optional[str] = ..., owner: _Optional[_Union[_common_pb2.AddressOwner, str]] = ..., transfers: _Optional[int] = ..., first_time_unix_nano: _Optional[int] = ...) -> None: ...
 
 class EngineFacts(_message.Message):
-    __slots__ = ("model", "role", "role_guessed", "vllm_version", "kv_connector", "kv_role", "kv_engine_id", "kv_load_failure_policy", "ec_connector", "ec_role", "tensor_parallel_size", "data_parallel_size", "block_size", "num_gpu_blocks", "async_scheduling", "scheduler_class", "start_time_unix_nano", "side_channel", "labels", "compatibility_hash", "compatibility_factors", "faults_allowed", "pipeline_parallel_size", "transfer_mode", "kv_cache_dtype", "weights", "kv_heads", "latent_attention", "hybrid")
+    __slots__ = ("model", "role", "role_guessed", "vllm_version", "kv_connector", "kv_role", "kv_engine_id", "kv_load_failure_policy", "ec_connector", "ec_role", "tensor_parallel_size", "data_parallel_size", "block_size", "num_gpu_blocks", "async_scheduling", "scheduler_class", "start_time_unix_nano", "side_channel", "labels", "compatibility_hash", "compatibility_factors", "faults_allowed", "pipeline_parallel_size", "transfer_mode", "kv_cache_dtype", "weights", "kv_heads", "latent_attention", "hybrid", "ec_address")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -415,6 +417,7 @@ class EngineFacts(_message.Message):
     KV_HEADS_FIELD_NUMBER: _ClassVar[int]
     LATENT_ATTENTION_FIELD_NUMBER: _ClassVar[int]
     HYBRID_FIELD_NUMBER: _ClassVar[int]
+    EC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     model: str
     role: _common_pb2.Role
     role_guessed: bool
@@ -444,7 +447,8 @@ class EngineFacts(_message.Message):
     kv_heads: int
     latent_attention: bool
     hybrid: bool
-    def __init__(self, model: _Optional[str] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., vllm_version: _Optional[str] = ..., kv_connector: _Optional[str] = ..., kv_role: _Optional[str] = ..., kv_engine_id: _Optional[str] = ..., kv_load_failure_policy: _Optional[str] = ..., ec_connector: _Optional[str] = ..., ec_role: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., async_scheduling: bool = ..., scheduler_class: _Optional[str] = ..., start_time_unix_nano: _Optional[int] = ..., side_channel: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., compatibility_hash: _Optional[str] = ..., compatibility_factors: _Optional[_Mapping[str, str]] = ..., faults_allowed: bool = ..., pipeline_parallel_size: _Optional[int] = ..., transfer_mode: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., weights: _Optional[_Union[WeightsFacts, _Mapping]] = ..., kv_heads: _Optional[int] = ..., latent_attention: bool = ..., hybrid: bool = ...) -> None: ...
+    ec_address: str
+    def __init__(self, model: _Optional[str] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., vllm_version: _Optional[str] = ..., kv_connector: _Optional[str] = ..., kv_role: _Optional[str] = ..., kv_engine_id: _Optional[str] = ..., kv_load_failure_policy: _Optional[str] = ..., ec_connector: _Optional[str] = ..., ec_role: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., async_scheduling: bool = ..., scheduler_class: _Optional[str] = ..., start_time_unix_nano: _Optional[int] = ..., side_channel: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., compatibility_hash: _Optional[str] = ..., compatibility_factors: _Optional[_Mapping[str, str]] = ..., faults_allowed: bool = ..., pipeline_parallel_size: _Optional[int] = ..., transfer_mode: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., weights: _Optional[_Union[WeightsFacts, _Mapping]] = ..., kv_heads: _Optional[int] = ..., latent_attention: bool = ..., hybrid: bool = ..., ec_address: _Optional[str] = ...) -> None: ...
 
 class WeightsFacts(_message.Message):
     __slots__ = ("revision", "digest", "files", "bytes", "config_digest", "unknown")

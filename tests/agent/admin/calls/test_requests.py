@@ -252,7 +252,7 @@ def test_questions_take_turns(harness: AdminHarness, monkeypatch: pytest.MonkeyP
         assert release.wait(60)
         return admin.Explanation(request_id=request_id)
 
-    monkeypatch.setattr(events, "explain_request", explain)
+    monkeypatch.setattr(requests, "explain_request", explain)
     with ThreadPoolExecutor(4) as pool:
         asked = [
             pool.submit(harness.stub.Explain, admin.GetTraceRequest(request_id=str(n))) for n in range(4)

@@ -169,11 +169,12 @@ def _listed(harness: AdminHarness, **fields: Any) -> list[admin.PeerSummary]:
     return list(harness.stub.ListPeers(admin.ListPeersRequest(state="all", **fields)).peers)
 
 
-def test_a_known_engine_is_named_also_when_it_has_gone(harness: AdminHarness) -> None:
-    """By the address of its last facts; who has killed it, sees it lost, though nothing has failed since."""
+@pytest.mark.parametrize("fact", ["side_channel", "ec_address"])
+def test_a_known_engine_is_named_also_when_it_has_gone(harness: AdminHarness, fact: str) -> None:
+    """By the address of its last facts, an encoder's as well; who has killed it, sees it lost, though nothing has failed since."""
     reader, there = harness.source("0"), harness.source("0", server="prefill", role="prefill")
     now = time.time_ns()
-    harness.snapshot(there, Snapshot(time_unix_nano=now, engine={"side_channel": PEER}))
+    harness.snapshot(there, Snapshot(time_unix_nano=now, engine={fact: PEER}))
     harness.snapshot(
         reader, Snapshot(time_unix_nano=now, peers=[{"peer": {"address": PEER}, "connected": True}])
     )

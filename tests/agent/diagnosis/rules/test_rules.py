@@ -99,6 +99,53 @@ def test_an_encoder_that_died() -> None:
     assert "vanished" in verdict.causes[0].sentence
 
 
+@pytest.mark.parametrize("awake", [False, True])
+def test_a_peer_that_sleeps(awake: bool) -> None:
+    """Sleep mode takes its KV caches from NIXL; who reads meanwhile, or just after, learns why it failed."""
+    bad = [failed(f"bad-{n}", 55) for n in range(3)]
+    prefill = EngineKey("prefill", "0")
+    back = event("kv_caches_released", time_ns=at(50), restored=True, since_time_unix_nano=at(70))
+    known = engine("prefill", common.ROLE_PREFILL, facts={"side_channel": PEER})
+    if not awake:
+        known.asleep_since.FromNanoseconds(at(70))
+    verdict = verdict_of(
+        [*calm(), *bad], more=[(prefill, "prefill", back)] if awake else [], engines=[engine(), known]
+    )
+    (cause,) = verdict.causes
+    evidence = [each.fact for each in cause.evidence if each.fact.startswith("engine prefill/0 s")]
+    if awake:
+        assert evidence == [
+            "engine prefill/0 slept for 20s and is back since 50s ago: peers shake hands with it again"
+        ]
+    else:
+        assert evidence == ["engine prefill/0 sleeps since 70s ago: no peer can read from it until it wakes"]
+    assert (" and sleeps: " in cause.sentence) == (not awake), cause.sentence
+
+
+def test_what_an_encoder_does_that_does_not_answer() -> None:
+    """By the address that its engine announces: its queue is evidence; of an address that no engine has, nothing is said."""
+    bad = [
+        failed(
+            f"bad-{n}",
+            55,
+            channel=common.CHANNEL_EC,
+            mode=common.FAILURE_MODE_PROBE,
+            error_type=common.ERROR_TYPE_TIMEOUT,
+        )
+        for n in range(3)
+    ]
+    queue = {"running": 1, "waiting": [{"reason": 2, "count": 4, "oldest_start_time_unix_nano": at(20)}]}
+    found = []
+    for address in (PEER, "10.0.0.8:1"):
+        encoder = engine("encoder", common.ROLE_ENCODER, facts={"ec_address": address}, queue=queue)
+        (cause,) = verdict_of([*calm(), *bad], engines=[engine(), encoder]).causes
+        assert cause.peer == PEER
+        found.append([each.fact for each in cause.evidence if each.fact.startswith("engine encoder/0: ")])
+    (one,), none = found
+    assert "4 requests wait in its scheduler now, the oldest for 20 s" in one
+    assert not none
+
+
 def test_incompatible_halves() -> None:
     """The factor that differs is in the sentence; the engine behind the address is in the command."""
     bad = [

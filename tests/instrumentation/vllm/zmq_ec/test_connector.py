@@ -16,6 +16,7 @@ from tests.support.engine.versions import VERSION
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
     from penstock.instrumentation.vllm.ec.protocol import EcLoader, EcPeerSource, EcRehearsal
+    from penstock.instrumentation.vllm.scheduler import engine_facts
     from penstock.instrumentation.vllm.zmq_ec.connector import ZmqECConnector
     from penstock.instrumentation.vllm.zmq_ec.registration import ZmqEcRegistration
     from vllm.v1.outputs import ECConnectorOutput
@@ -60,6 +61,28 @@ def test_from_a_producer_to_two_ranks(make: Callable[..., Any]) -> None:
     # The next step orders nothing, because vLLM has it.
     assert scheduler.ensure_cache_available(asked, 0)
     assert scheduler.build_connector_meta(output()).loads == ()
+
+
+@pytest.mark.parametrize(
+    ("role", "host", "told"),
+    [
+        ("ec_producer", "10.0.0.9", "10.0.0.9:14579"),
+        ("ec_both", "fd00::9", "[fd00::9]:14579"),
+        ("ec_producer", "0.0.0.0", ""),
+        ("ec_consumer", "10.0.0.9", ""),
+    ],
+)
+def test_the_address_that_a_producer_announces(
+    make: Callable[..., Any], role: str, host: str, told: str
+) -> None:
+    """It is the one that its requests' results name, and the engine's fact; a wildcard is none."""
+
+    def listen(configuration: Any) -> None:
+        configuration.ec_transfer_config.ec_ip = host
+
+    scheduler = make("SCHEDULER", role, port=14579, change=listen)
+    assert scheduler.announced_address == told
+    assert engine_facts._encoder_address(scheduler) == told
 
 
 def test_only_promised_items_are_loaded(make: Callable[..., Any]) -> None:

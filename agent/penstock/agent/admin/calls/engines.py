@@ -187,8 +187,16 @@ def _engine(
             engine.eplb.CopyFrom(snapshot.eplb)
     engine.stalls.extend(map(messages.stall_message, agent.stalls().get(view.key, ())))
     engine.ended_stalls.extend(map(messages.stall_message, agent.ended_stalls().get(view.key, ())))
+    _add_sleep(engine, [snapshot.transfer.released_time_unix_nano for snapshot in snapshots])
     _add_leases(engine, [snapshot.leases for snapshot in snapshots if snapshot.HasField("leases")])
     return engine
+
+
+def _add_sleep(engine: admin.Engine, released: Iterable[int]) -> None:
+    """Set since when a worker of a connected engine has taken its KV caches from its connector; 0 of one that has not."""
+    since = min(filter(None, released), default=0)
+    if since and engine.connected:
+        engine.asleep_since.FromNanoseconds(since)
 
 
 def _set_present(engine: admin.Engine, hash_in_force: str) -> None:

@@ -1,4 +1,4 @@
-"""The calls about events, traces and explanations."""
+"""The calls about events and traces."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.agent.admin.calls.pairs import other_weights_of
 from penstock.agent.admin.lookups import (
     EventScan,
-    QueuedRequests,
     messages,
-    queued_clauses,
     selection_of,
     source_target,
 )
 from penstock.agent.aio import ChangeSignal, to_completion
-from penstock.agent.errors import ContractError, NotFoundError
+from penstock.agent.errors import ContractError
 from penstock.agent.journal import event_request_ids, journal_errors
-from penstock.agent.traces.query import explain_request, get_trace
+from penstock.agent.traces.query import get_trace
 from penstock.agent.traces.spans import no_policies
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import CHANNEL_EPLB, CHANNEL_KV
@@ -156,30 +153,6 @@ async def get_trace_of(agent: AgentContext, request: admin.GetTraceRequest) -> a
             reader, request.request_id, agent.policies, described=agent.registry.roles.described
         ),
     )
-
-
-async def explain_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Explanation:
-    """Return one sentence for each cause of one request, also of one that only its scheduler knows yet."""
-    weights = await other_weights_of(agent)
-    queues = QueuedRequests.of(agent.registry.engines())
-    clauses = queued_clauses(queues, agent.stalls(), int(agent.clock() * 1e9))
-    try:
-        return await read_in_turn(
-            agent,
-            lambda reader: explain_request(
-                reader, request.request_id, agent.policies, weights.evidence, clauses
-            ),
-        )
-    except NotFoundError:
-        named = queues.named(request.request_id)
-        if len(named) != 1:
-            raise
-        key, each = named[0]
-        clause = clauses(key.server, each.request_id)
-        return admin.Explanation(
-            request_id=each.request_id,
-            sentences=[f"Request {each.request_id} on engine {key} {clause}; the log has nothing of it yet."],
-        )
 
 
 async def read_in_turn(agent: AgentContext, read: Callable[[Reader], T]) -> T:

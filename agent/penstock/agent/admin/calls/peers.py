@@ -30,13 +30,16 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
             "a table of the worst has most_peers and most_engines, and no limit; give both, or none"
         )
     diagnosis = await _judgement(agent)
-    views = agent.registry.engines()
-    address = agent.registry.roles.address
+    views, roles = agent.registry.engines(), agent.registry.roles
+    here = [view.key for view in views if view.connected]
+    away = [view.key for view in views if not view.connected]
     sources = replace(
         peer_sources(agent, request.selector),
         diagnosis=diagnosis,
-        here={view.key: address(view.key) for view in views if view.connected},
-        away={view.key: address(view.key) for view in views if not view.connected},
+        here={key: roles.address(key) for key in here},
+        away={key: roles.address(key) for key in away},
+        encoders_here={key: roles.encoder_address(key) for key in here},
+        encoders_away={key: roles.encoder_address(key) for key in away},
     )
     # Many peers take longer than the loop may stand still.
     return await asyncio.to_thread(listed_peers, sources, request, retired_before(agent))

@@ -1,4 +1,4 @@
-"""``ListRequests`` and ``ListHolders``: requests, and KV blocks that none of them computes with.
+"""``ListRequests``, ``Explain`` and ``ListHolders``: requests, and KV blocks that none of them computes with.
 
 From the journal's index and the live snapshots.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.admin.calls.engines import list_engines
 from penstock.agent.admin.calls.events import peers_of, read_in_turn, since_unix_nano
+from penstock.agent.admin.calls.pairs import other_weights_of
 from penstock.agent.admin.lookups import (
     DEFAULT_SLOW,
     MAX_UINT32,
@@ -19,6 +21,7 @@ from penstock.agent.admin.lookups import (
     clamp_unsigned,
     deferred_requests,
     key_message,
+    queued_clauses,
     selected_views,
     selection_of,
     slowest_requests,
@@ -26,9 +29,11 @@ from penstock.agent.admin.lookups import (
     timestamp_message,
 )
 from penstock.agent.batch import CLEAN_UP, is_clean_up
-from penstock.agent.errors import ContractError
+from penstock.agent.errors import ContractError, NotFoundError
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
+from penstock.agent.pairs import EncoderStates
 from penstock.agent.sources import held_rows
+from penstock.agent.traces.query import explain_request
 from penstock.agent.traces.spans import EventEntry, RequestFacts, RequestKey
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
@@ -302,3 +307,30 @@ def _holder_summary(key: EngineKey, row: HeldBlocks, all_blocks: int) -> admin.H
     if all_blocks:
         summary.share = row.blocks / all_blocks
     return summary
+
+
+async def explain_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Explanation:
+    """Return one sentence for each cause of one request, also of one that only its scheduler knows yet."""
+    weights = await other_weights_of(agent)
+    queues = QueuedRequests.of(agent.registry.engines())
+    now = int(agent.clock() * 1e9)
+    clauses = queued_clauses(queues, agent.stalls(), now)
+    engines = await list_engines(agent, admin.ListEnginesRequest(without_counters=True))
+    encoders = EncoderStates.of(engines.engines, now, agent.registry.roles.encoder_address)
+    try:
+        return await read_in_turn(
+            agent,
+            lambda reader: explain_request(
+                reader, request.request_id, agent.policies, weights.evidence, clauses, encoders
+            ),
+        )
+    except NotFoundError:
+        named = queues.named(request.request_id)
+        if len(named) != 1:
+            raise
+        key, each = named[0]
+        clause = clauses(key.server, each.request_id)
+        return admin.Explanation(
+            request_id=each.request_id,
+            sentences=[f"Request {each.request_id} on engine {key} {clause}; the log has nothing of it yet."],
+        )

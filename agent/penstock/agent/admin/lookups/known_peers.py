@@ -49,6 +49,8 @@ class PeerSources:
         diagnosis: the newest of all engines; None for the judge itself, and where there is none.
         here: the addresses of the connected engines.
         away: the last addresses of the others.
+        encoders_here: where connected engines have their encoder outputs.
+        encoders_away: where the others had them last.
 
     """
 
@@ -61,17 +63,28 @@ class PeerSources:
     diagnosis: admin.Diagnosis | None = None
     here: Mapping[EngineKey, str] = field(default_factory=dict)
     away: Mapping[EngineKey, str] = field(default_factory=dict)
+    encoders_here: Mapping[EngineKey, str] = field(default_factory=dict)
+    encoders_away: Mapping[EngineKey, str] = field(default_factory=dict)
 
     def engines(self) -> dict[str, EngineKey]:
         """Return the engine behind each address; none where several connected ones claim it, or several that are away."""
         found: dict[str, EngineKey] = {}
-        for addresses in (self.away, self.here):
+        for addresses in (self.away, self.encoders_away, self.here, self.encoders_here):
             claims = Counter(addresses.values())
             found.update((address, key) for key, address in addresses.items() if address)
             for address, number in claims.items():
                 if number > 1:
                     found.pop(address, None)
         return found
+
+    def gone(self) -> dict[EngineKey, str]:
+        """Return the last address of each engine that is away."""
+        return {
+            key: address
+            for addresses in (self.encoders_away, self.away)
+            for key, address in addresses.items()
+            if address
+        }
 
     def now_of(self, key: EngineKey) -> int:
         """Return the present time by an engine's clock, nanoseconds."""

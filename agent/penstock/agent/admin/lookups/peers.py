@@ -205,7 +205,7 @@ def listed_peers(
         states: dict[str, AbstractSet[str]] = {"all": names.keys(), "retired": retired[key]}
         listed[key] = states.get(request.state, names.keys() - retired[key])
     engines = sources.engines()
-    judged = judged_peers(sources.diagnosis, sources.away, engines)
+    judged = judged_peers(sources.diagnosis, sources.gone(), engines)
     order = PeerOrder(sources, known, listed, judged, between=let_go)
     if only_suspected:
         places = order.suspected()

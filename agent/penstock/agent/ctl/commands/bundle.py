@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.bundle import BundleBuilder, ScratchDirectory
+from penstock.agent.bundle import BundleBuilder, ScratchDirectory, read_watchdog_dumps
 from penstock.agent.ctl.connection.client import interrupt_on_signals
 from penstock.agent.ctl.connection.endpoint import bundle_of
 from penstock.agent.ctl.errors import FailedError, UsageError
@@ -24,7 +24,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from penstock.agent.bundle import BundleManifest
+    from penstock.agent.bundle import BundleManifest, WatchdogDumps
     from penstock.agent.ctl.connection.client import Client
 
 _ENDING = ".penstock"
@@ -57,11 +57,24 @@ _PROGRESS_SECONDS = 1.0
     metavar="SIZE",
     help="Maximum size of the data fetched from the agent. If there is more, the oldest log entries are left out.",
 )
+@click.option(
+    "--watchdog-dumps",
+    "dumps",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Add the newest stack dumps of vLLM's watchdog in DIR, a directory of this machine: its dump_dir on a shared volume.",
+)
 @click.option("--agent", default="", metavar="NAME", help="Of a relay: the agent whose evidence is taken.")
 @with_client
 @click.pass_context
 def bundle(
-    context: click.Context, client: Client, since: timedelta, path: str | None, max_size: int, agent: str
+    context: click.Context,
+    client: Client,
+    since: timedelta,
+    path: str | None,
+    max_size: int,
+    dumps: Path | None,
+    agent: str,
 ) -> None:
     """Write the evidence of an agent into one file, which reading commands open with --bundle FILE.
 
@@ -74,6 +87,7 @@ def bundle(
     name = path or f"penstock-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{_ENDING}"
     if name == _STDOUT and sys.stdout.isatty():
         raise UsageError("a bundle is not for a terminal; give -f FILE, or pipe it")
+    stacks = None if dumps is None else _stacks(dumps)
     interrupt_on_signals(context)
     try:
         scratch = ScratchDirectory()
@@ -84,8 +98,10 @@ def bundle(
     try:
         with scratch:
             target = scratch.path / "bundle" if name == _STDOUT else Path(name)
-            manifest = _take(client, request, scratch.path, target)
+            manifest = _take(client, request, scratch.path, target, stacks)
             _hand_over(manifest, target, to_stdout=name == _STDOUT)
+            if stacks is not None:
+                say(f"{stacks.taken} of {stacks.found} watchdog dumps", err=name == _STDOUT)
     except PenstockError as error:
         raise FailedError(str(error)) from error
     except (OSError, sqlite3.Error) as error:
@@ -93,7 +109,28 @@ def bundle(
         raise FailedError(f"the bundle cannot be written: {reason}") from error
 
 
-def _take(client: Client, request: admin.GetBundleRequest, directory: Path, target: Path) -> BundleManifest:
+def _stacks(directory: Path) -> WatchdogDumps:
+    """Read the dumps before the agent is asked.
+
+    Raises:
+        UsageError: the directory cannot be read.
+
+    """
+    try:
+        return read_watchdog_dumps(directory)
+    except OSError as error:
+        raise UsageError(
+            f"--watchdog-dumps {directory} cannot be read: {error.strerror}; mount the volume of vLLM's dump_dir here"
+        ) from error
+
+
+def _take(
+    client: Client,
+    request: admin.GetBundleRequest,
+    directory: Path,
+    target: Path,
+    stacks: WatchdogDumps | None,
+) -> BundleManifest:
     """Take the parts from the agent and write them to *target*."""
     parts = directory / "parts"
     parts.mkdir()
@@ -104,6 +141,8 @@ def _take(client: Client, request: admin.GetBundleRequest, directory: Path, targ
             if time.monotonic() - shown >= _PROGRESS_SECONDS:
                 shown = time.monotonic()
                 _say_progress(builder)
+        if stacks is not None:
+            builder.add_dumps(stacks.text)
         return builder.write(
             target,
             address=mask_urls(request.agent or client.address),

@@ -27,6 +27,7 @@ RARE: Final = (
     "source_lost",
     "transfer_delayed",
     "blocks_pinned",
+    "kv_caches_released",
 )
 """Kinds of events that tell of trouble."""
 
@@ -172,6 +173,13 @@ def _pinning(window: Window, time: int, key: EngineKey, event: Event, _: str) ->
     )
 
 
+def _sleep(window: Window, time: int, key: EngineKey, event: Event, _: str) -> None:
+    body = event.kv_caches_released
+    if body.restored:
+        since = body.since_time_unix_nano + time - event.time_unix_nano
+        window.sleeps.append(records.Sleep(time, key, since))
+
+
 _PUT: Final[dict[str, Callable[[Window, int, EngineKey, Event, str], None]]] = {
     "transfer_failure": _failure,
     "load_outcome": _load_end,
@@ -183,4 +191,5 @@ _PUT: Final[dict[str, Callable[[Window, int, EngineKey, Event, str], None]]] = {
     "request_closed": _closed,
     "policy_applied": _refusal,
     "blocks_pinned": _pinning,
+    "kv_caches_released": _sleep,
 }

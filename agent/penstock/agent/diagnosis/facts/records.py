@@ -104,6 +104,14 @@ class Rebalance(NamedTuple):
     start: int
 
 
+class Sleep(NamedTuple):
+    """A worker had taken its KV caches from its connector since *since*, nanoseconds, and gave them back at *time*."""
+
+    time: int
+    key: EngineKey
+    since: int
+
+
 class Loss(NamedTuple):
     """A process that vanished without a goodbye."""
 

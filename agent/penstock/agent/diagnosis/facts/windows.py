@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Pinning,
         PolicyRefusal,
         Rebalance,
+        Sleep,
         Wait,
     )
     from penstock.agent.model import EngineKey, PolicySource
@@ -59,6 +60,7 @@ class Window:
     closed: list[Closed] = field(default_factory=list)
     refusals: list[PolicyRefusal] = field(default_factory=list)
     pinnings: list[Pinning] = field(default_factory=list)
+    sleeps: list[Sleep] = field(default_factory=list)
     _closed_by_engine: dict[EngineKey, list[Closed]] | None = field(default=None, init=False, repr=False)
 
     def closed_of(self, key: EngineKey) -> Sequence[Closed]:

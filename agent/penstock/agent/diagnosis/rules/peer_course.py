@@ -26,6 +26,9 @@ _NOT_OF_THE_PEER = frozenset(
 # The role of who sends, as labels and the log have it, by channel.
 _PRODUCERS: Final[dict[int, str]] = {EC: "encoder", KV: "prefill"}
 
+# Nanoseconds after an engine has woken in which a reader still finds out that it has to shake hands again.
+_WOKEN: Final = 60 * NANOS
+
 NO_SERVERS: Final = badness.NO_SERVERS
 
 
@@ -77,6 +80,7 @@ class LostEngines:
     trouble is like that, it is the producer that is away; encoders are few, so they need not be alone.
 
     Attributes:
+        places: the addresses of engines that have told theirs, by channel.
         homeless: the peers in trouble whose address no engine has, by channel.
         vanished: the newest loss of each EngineCore.
         ended: when each engine that said goodbye was last seen, nanoseconds, and its role.
@@ -84,7 +88,7 @@ class LostEngines:
     """
 
     now: int
-    places: Mapping[EngineKey, str]
+    places: Mapping[int, Mapping[EngineKey, str]]
     homeless: Mapping[int, set[str]]
     vanished: Mapping[EngineKey, Loss]
     ended: Mapping[EngineKey, tuple[int, str]]
@@ -93,14 +97,16 @@ class LostEngines:
     def of(cls, facts: Facts, shares: Attribution) -> LostEngines:
         """Return those of *facts*."""
         places = {
-            words.key_of(each.key): each.facts.side_channel
-            for each in facts.engines
-            if each.facts.side_channel
+            channel: {words.key_of(key): address for key, address in found if address}
+            for channel, found in (
+                (KV, [(each.key, each.facts.side_channel) for each in facts.engines]),
+                (EC, [(each.key, each.facts.ec_address) for each in facts.engines]),
+            )
         }
         homeless: dict[int, set[str]] = defaultdict(set)
         for channel, name in shares.peers:
             homeless[channel].add(name)
-        taken = {*places.values(), *NO_SERVERS}
+        taken = {channel: {*found.values(), *NO_SERVERS} for channel, found in places.items()}
         cores = [each for each in reversed(facts.present.losses) if each.process == ENGINE_CORE]
         ended = {
             words.key_of(each.key): (each.last_seen.ToNanoseconds(), label(common.Role, each.role))
@@ -110,23 +116,25 @@ class LostEngines:
         return cls(
             facts.now,
             places,
-            {channel: names - taken for channel, names in homeless.items()},
+            {channel: names - taken.get(channel, set()) for channel, names in homeless.items()},
             {each.key: each for each in cores},
             # Of one without an address, what ended before the window says nothing of it.
             {
                 key: (left, role)
                 for key, (left, role) in ended.items()
-                if key in places or (facts.now - left) / NANOS <= facts.present.seconds
+                if any(key in found for found in places.values())
+                or (facts.now - left) / NANOS <= facts.present.seconds
             },
         )
 
     def told(self, channel: int, peer: str) -> Iterator[Evidence]:
         """Yield that the engine at *peer* vanished or said goodbye."""
         homeless, role = self.homeless.get(channel, set()), _PRODUCERS.get(channel)
+        places = self.places.get(channel, {})
         fits = peer in homeless and (channel == EC or len(homeless) == 1)
 
         def is_here(key: EngineKey, its_role: str) -> bool:
-            return self.places[key] == peer if key in self.places else fits and its_role == role
+            return places[key] == peer if key in places else fits and its_role == role
 
         lost = {key: each for key, each in self.vanished.items() if is_here(key, each.role)}
         for key, loss in lost.items():
@@ -134,6 +142,28 @@ class LostEngines:
         for key, (left, its_role) in self.ended.items():
             if key not in lost and is_here(key, its_role):
                 yield Evidence(f"engine {key} said goodbye and ended {words.ago(left, self.now)}")
+
+
+def slept(facts: Facts, channel: int, peer: str, trouble: PeerTrouble) -> Iterator[Evidence]:
+    """Yield that the engine at *peer* sleeps, or did when something went wrong: vLLM takes its KV caches from the connector."""
+    signs = _signs(trouble)
+    for engine in facts.engines if channel == KV else ():
+        if engine.facts.side_channel != peer:
+            continue
+        key = words.key_of(engine.key)
+        if engine.HasField("asleep_since") and not facts.past:
+            since = engine.asleep_since.ToNanoseconds()
+            yield Evidence(
+                f"engine {key} sleeps since {words.ago(since, facts.now)}: no peer can read from it until it wakes"
+            )
+        ended = [each for each in facts.present.sleeps if each.key == key]
+        newest = max(ended, default=None)
+        if newest is not None and any(newest.since <= each <= newest.time + _WOKEN for each in signs):
+            span = words.span((newest.time - newest.since) / NANOS)
+            yield Evidence(
+                f"engine {key} slept for {span} and is back since {words.ago(newest.time, facts.now)}: "
+                "peers shake hands with it again"
+            )
 
 
 def is_in_trouble(trouble: PeerTrouble) -> bool:
@@ -216,6 +246,11 @@ def begin_of(facts: Facts, trouble: PeerTrouble) -> int:
     if trouble.failures:
         return first_sign(facts, present, (each.time for each in trouble.before))
     return first_sign(facts, present, trouble.slow_before, 0)
+
+
+def newest_sign(trouble: PeerTrouble) -> int:
+    """Return when something last went wrong with the peer, nanoseconds; 0 where nothing has yet, or is not known."""
+    return max(_signs(trouble), default=0)
 
 
 def _signs(trouble: PeerTrouble) -> list[int]:

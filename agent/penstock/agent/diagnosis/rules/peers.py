@@ -27,10 +27,13 @@ from penstock.agent.diagnosis.rules.peer_course import (
     engines_of,
     is_in_trouble,
     is_usual_known,
+    newest_sign,
     routed_away,
+    slept,
     untried_words,
 )
 from penstock.agent.diagnosis.rules.peer_kinds import REFUSES, kind_of, name_of
+from penstock.agent.pairs import EncoderStates
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 
@@ -48,6 +51,7 @@ _NOT_DRAINED: Final = "the router has not let go of it: let it drain a pod befor
 
 def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield a cause for each peer and channel in trouble, but for incompatible ones."""
+    encoders = EncoderStates.of(facts.engines, facts.now)
     at_engines, lost = PeersInUse.of(facts), LostEngines.of(facts, shares)
     closed = (ClosedByPeer.of(facts.present), ClosedByPeer.of(facts.before))
     troubled = {place: trouble for place, trouble in sorted(shares.peers.items()) if is_in_trouble(trouble)}
@@ -55,7 +59,15 @@ def peer_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
         yield _stale(facts, {peer: troubled.pop((KV, peer)) for peer in stale})
     for (channel, peer), trouble in troubled.items():
         first = tuple(_first_tokens(trouble, *closed))
-        evidence = (*first, *_present(trouble), *lost.told(channel, peer))
+        evidence = (
+            *first,
+            *_present(trouble),
+            *lost.told(channel, peer),
+            *slept(facts, channel, peer, trouble),
+        )
+        if channel == EC and not facts.past:
+            told = encoders.present(peer, newest_sign(trouble))
+            evidence = (*evidence, *(Evidence(f"engine {encoders.name(peer)}: {each}") for each in told))
         yield _cause(facts, (channel, peer), trouble, _beside(at_engines, peer, trouble), evidence)
 
 
@@ -166,6 +178,8 @@ def _gone(evidence: tuple[Evidence, ...]) -> str:
     """Return that the engine behind a peer has gone, and how, by the evidence of what surrounds it; or ""."""
     if any(" vanished without a goodbye " in each.fact for each in evidence):
         return " and vanished"
+    if any(" sleeps since " in each.fact for each in evidence):
+        return " and sleeps"
     return _STOPPED if any(" said goodbye and ended " in each.fact for each in evidence) else ""
 
 

@@ -35,6 +35,7 @@ KINDS = (
     "server_stopping",
     "transfer_delayed",
     "blocks_pinned",
+    "kv_caches_released",
     "forgotten",
     "answer_suspected",
 )

@@ -8,6 +8,7 @@ from penstock.agent import limits
 from penstock.agent.batch import is_clean_up
 from penstock.agent.errors import without_advice
 from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action
+from penstock.agent.traces.query.encoders import encoder_sentences
 from penstock.agent.traces.query.search import find_request_traces
 from penstock.agent.traces.query.suspicions import is_late_read, no_weights, suspicions
 from penstock.agent.traces.query.wait_parts import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.agent.journal import Reader
+    from penstock.agent.pairs import EncoderStates
     from penstock.agent.traces.query.search import RequestTrace
     from penstock.agent.traces.query.suspicions import WeightsLookup
     from penstock.agent.traces.query.wait_parts import UsualLease
@@ -54,6 +56,7 @@ def explain_request(
     policies: PolicyLookup = no_policies,
     weights: WeightsLookup = no_weights,
     queued: Callable[[str, str], str] = lambda _server, _id: "",
+    encoders: EncoderStates | None = None,
 ) -> admin_pb2.Explanation:
     """Explain what happened to a request and to its counterpart on the other engine.
 
@@ -63,6 +66,7 @@ def explain_request(
         policies: names those that decided.
         weights: what is known of engines that have loaded other weights.
         queued: returns what a scheduler does now with a request, by server and id, as the rest of a sentence; or "".
+        encoders: that are known; None where engines are not asked.
 
     Raises:
         NotFoundError: no request has this id, or several unrelated ones.
@@ -80,6 +84,7 @@ def explain_request(
                     request, unusual_lease(reader, request), policies, readers_of(request, requests)
                 ),
                 *_suspect_sentences(request, requests, weights),
+                *(encoder_sentences(request, requests, encoders) if encoders is not None else ()),
                 *_queued_sentences(request, queued),
             )
         ],

@@ -114,7 +114,15 @@ class Span:
 
 # Events that no span is made of.
 _WITHOUT_SPAN = frozenset(
-    ("", "source_lost", "source_stopped", "server_stopping", "forgotten", "quarantine_changed")
+    (
+        "",
+        "source_lost",
+        "source_stopped",
+        "server_stopping",
+        "forgotten",
+        "quarantine_changed",
+        "kv_caches_released",
+    )
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.vllm.compat import transfer_mode
-from penstock.instrumentation.vllm.naming import engine_identity
+from penstock.instrumentation.vllm.naming import UNKNOWN, address, engine_identity
 
 
 def engine_facts(scheduler: Any) -> dict[str, Any]:
@@ -36,7 +36,19 @@ def engine_facts(scheduler: Any) -> dict[str, Any]:
     facts["transfer_mode"] = transfer_mode(listener)
     host, port = getattr(listener, "side_channel_host", None), getattr(listener, "side_channel_port", None)
     facts["side_channel"] = f"{host}:{port}" if host and port else ""
+    with guard("engine_facts"):
+        facts["ec_address"] = _encoder_address(getattr(scheduler, "ec_connector", None))
     return facts
+
+
+def _encoder_address(connector: Any) -> str:
+    """Return where others fetch this engine's encoder outputs; empty where it announces nothing."""
+    told = getattr(connector, "announced_address", None)
+    if isinstance(told, str):  # ZmqECConnector's
+        return told
+    producer = getattr(connector, "connector_scheduler", None)  # ECCPUConnector's, with NIXL
+    found = address(getattr(producer, "_peer_host", None), getattr(producer, "_peer_port", None))
+    return "" if found == UNKNOWN else found
 
 
 def _pair_facts(config: Any) -> dict[str, Any]:

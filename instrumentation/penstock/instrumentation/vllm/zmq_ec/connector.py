@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.instrumentation.vllm.naming import address
 from penstock.instrumentation.vllm.zmq_ec import settings
 from penstock.instrumentation.vllm.zmq_ec.consumer import Expected
 from penstock.instrumentation.vllm.zmq_ec.consumer.scheduler import ConsumerScheduler
@@ -200,12 +201,18 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
         if not self.is_producer or not request.mm_features:
             return False, None
         items = collect_ec_item_metadata(request.mm_features, self._resolver)
-        if self._settings.port and self._settings.host not in _WILDCARDS:
+        if self.announced_address:
             for entry in items.values():
                 entry["peer_host"], entry["peer_port"] = self._settings.host, self._settings.port
         return False, items or None
 
     # Beyond vLLM's interface: EcLoader.
+
+    @property
+    def announced_address(self) -> str:
+        """Where consumers are told to fetch a producer's items; empty for nowhere."""
+        told = self.is_producer and self._settings.port and self._settings.host not in _WILDCARDS
+        return address(self._settings.host, self._settings.port) if told else ""
 
     def observe(self, observer: EcListener) -> None:
         """Report to *observer* from now on; in the scheduler it also decides about failed loads."""

@@ -20,7 +20,7 @@ from penstock.instrumentation.vllm.compat import worker_differences
 from penstock.instrumentation.vllm.kv.nixl.agent_mixin import NixlAgentMixin
 from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 from penstock.instrumentation.vllm.kv.nixl.snapshot import NixlSnapshot
-from penstock.instrumentation.vllm.kv.nixl.worker_mixin import NixlWorkerMixin
+from penstock.instrumentation.vllm.kv.nixl.worker_mixin import NixlSleepMixin, NixlWorkerMixin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +36,12 @@ _STATE = (
     "_recving_metadata",
     "_recving_transfers",
 )
+
+
+def _mixins(worker: type) -> Iterable[type]:
+    """Return what goes over the class of a worker, the innermost first."""
+    sleeps = (NixlSleepMixin,) if NixlSleepMixin.is_needed(worker) else ()
+    return (*worker_differences(worker), *sleeps, NixlWorkerMixin)
 
 
 class NixlHook:
@@ -69,7 +75,7 @@ class NixlHook:
             Requirement(agent, "release_xfer_handle", ("handle",)),
             Requirement(agent, "get_new_notifs"),
             InstanceState(worker, _STATE),
-            *(Extension(mixin, worker) for mixin in (NixlWorkerMixin, *worker_differences(worker))),
+            *(Extension(mixin, worker) for mixin in _mixins(worker)),
             Extension(NixlAgentMixin, agent),
             Part(
                 "lease_expiry",
@@ -110,7 +116,7 @@ class NixlWorkers:
         if not registry.install(self._hook, settings.hooks_disabled if settings is not None else ()):
             return None
         observer = NixlObserver(worker, name=f"nixl.{next(self._numbers)}")
-        for mixin in (*worker_differences(type(worker)), NixlWorkerMixin):
+        for mixin in _mixins(type(worker)):
             self._hook.swaps.swap(worker, mixin)
         self._hook.swaps.swap(worker.nixl_wrapper, NixlAgentMixin)
         worker._penstock = observer

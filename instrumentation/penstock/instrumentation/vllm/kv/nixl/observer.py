@@ -49,6 +49,7 @@ class NixlObserver(NixlAttemptFailures):
         verification: what is digested and compared on this rank.
         calls: vLLM's calls into the worker.
         mismatched: the factors in which incompatible peers differ.
+        caches_released_ns: since when no peer can reach the KV caches; 0 while peers can.
 
     """
 
@@ -58,6 +59,7 @@ class NixlObserver(NixlAttemptFailures):
         self.log_limit = LogLimit()
         self.calls = ConnectorCalls(self.connector, self.rank, c.CHANNEL_KV)
         self.mismatched = MismatchedFactors()
+        self.caches_released_ns = 0
         self._started: deque[tuple[str, int]] = deque(maxlen=PENDING)
         self._expired: deque[str] = deque(maxlen=PENDING)
         self._pinned_ids: deque[str] = deque(maxlen=PENDING)
@@ -242,6 +244,25 @@ class NixlObserver(NixlAttemptFailures):
             self._expired.append(request_id)
             self.counts.saw(upstream_counts.EXPIRED)
             self.on_failure(failure, request_id, direction=c.DIRECTION_SEND)
+
+    def on_caches(self, *, released: bool, peers: int) -> None:
+        """Emit that vLLM has taken the KV caches from NIXL, or given them back; nothing if it is as before."""
+        since = self.caches_released_ns
+        if released == bool(since):
+            return
+        self.caches_released_ns = time.time_ns() if released else 0
+        if runtime.active:
+            runtime.emit_event(
+                "kv_caches_released",
+                {
+                    "connector": self.connector,
+                    "restored": not released,
+                    "since_time_unix_nano": since,
+                    "peers": peers,
+                },
+                component=c.COMPONENT_WORKER,
+                rank=self.rank,
+            )
 
     def on_late_read(self, request_id: str) -> None:
         """Emit a read of released blocks: the reader may have got another request's KV."""

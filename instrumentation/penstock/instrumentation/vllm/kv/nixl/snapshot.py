@@ -53,6 +53,7 @@ class NixlTransferFacts:
             self._facts = transfer_facts(worker, observer.connector, observer.rank)
         if self._facts is not None and self._facts.connector:
             snapshot.transfer.CopyFrom(self._facts)
+            snapshot.transfer.released_time_unix_nano = observer.caches_released_ns
 
 
 def transfer_facts(worker: Any, connector: str, rank: int) -> TransferFacts:

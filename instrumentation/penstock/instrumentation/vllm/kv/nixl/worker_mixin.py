@@ -33,6 +33,39 @@ _INVALID_PEER = (
 _TURN2_EXPIRED = "the blocks of the earlier turn have expired at the peer; vLLM declines the read"
 
 
+class NixlSleepMixin:
+    """Over a worker that takes its KV caches from NIXL while its engine sleeps, as vLLM's does from 0.33 on."""
+
+    _penstock: NixlObserver | None = None
+
+    # Set by vLLM's worker.
+    _kv_unregistered: bool
+
+    @classmethod
+    def is_needed(cls, worker: type) -> bool:
+        """Return whether the class of a worker has both methods."""
+        return hasattr(worker, "unregister_kv_caches") and hasattr(worker, "restore_kv_caches")
+
+    def unregister_kv_caches(self) -> None:
+        """Note that peers cannot reach the KV caches from now on, unless vLLM had taken them already."""
+        upstream: Any = super()
+        peers = len(getattr(self, "_remote_agents", None) or ())
+        upstream.unregister_kv_caches()
+        self._penstock_look_at_caches(peers)
+
+    def restore_kv_caches(self) -> None:
+        """Note that peers can reach them again."""
+        upstream: Any = super()
+        upstream.restore_kv_caches()
+        self._penstock_look_at_caches()
+
+    def _penstock_look_at_caches(self, peers: int = 0) -> None:
+        observer = self._penstock
+        if observer is not None:
+            with _GUARD:
+                observer.on_caches(released=bool(getattr(self, "_kv_unregistered", False)), peers=peers)
+
+
 class NixlWorkerMixin(NixlPushMixin):
     """Over the connector's worker, pull or push. Each method has the signature of the one it extends."""
 
