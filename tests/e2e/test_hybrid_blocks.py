@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,15 @@ from penstock.proto.v1 import common_pb2 as c
 from demo.common.client import complete
 from demo.common.processes import ChildError
 from demo.ec.servers import forget_all
-from demo.servers import ROOT, Server, ServerSpec
+from demo.servers import API_SERVER, ROOT, Server, ServerSpec
 from tests.support.ec.stacks import agent_with_backend
 from tests.support.engine.bench import AgentBench, new_name
 from tests.support.engine.hybrid_model import WINDOW, hybrid_model
+from tests.support.engine.mamba_model import mamba_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from demo.common.agent import Agent
     from demo.common.client import Answer
@@ -32,7 +35,7 @@ CLAIMED = 3 * WINDOW
 
 
 class Bench(AgentBench):
-    """A server whose layers attend by turns to a sliding window and to all tokens, and whose loads all fail."""
+    """A server of a hybrid model, whose loads all fail."""
 
     def __init__(self, agent: Agent, server: Server) -> None:
         super().__init__(agent, NAME, labels={"tier": NAME}, policy="hybrid-tests")
@@ -49,9 +52,28 @@ class Bench(AgentBench):
         return self.send(new_name("plain"), prompt).completion
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """Run agent and server."""
+@dataclass(frozen=True)
+class Hybrid:
+    """A model, and how its server is started."""
+
+    model: Callable[[Path], Path]
+    args: tuple[str, ...] = ()
+    module: str = API_SERVER
+
+
+HYBRIDS = {
+    "window": Hybrid(hybrid_model),
+    "mamba": Hybrid(mamba_model, module="tests.support.engine.mamba_server"),
+    # One block holds the state of a whole request.
+    "mamba without prefixes": Hybrid(mamba_model, args=("--no-enable-prefix-caching",)),
+}
+"""Full attention, and beside it a sliding window or a Mamba state."""
+
+
+@pytest.fixture(scope="module", params=HYBRIDS)
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Run agent and server, for each of the models."""
+    hybrid = HYBRIDS[request.param]
     transfer = {
         "kv_connector": "ClaimingConnector",
         "kv_connector_module_path": "tests.support.kv.claiming_connector",
@@ -61,7 +83,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with agent_with_backend(engines=1) as (agent, _):
         spec = ServerSpec(
             NAME,
-            args=("--kv-transfer-config", json.dumps(transfer), "--block-size", str(BLOCK)),
+            module=hybrid.module,
+            args=("--kv-transfer-config", json.dumps(transfer), "--block-size", str(BLOCK), *hybrid.args),
             env={
                 "VLLM_SERVER_DEV_MODE": "1",
                 "PENSTOCK_ENDPOINT": agent.endpoint,
@@ -70,7 +93,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
             },
         )
         root = tmp_path_factory.mktemp(NAME)
-        server = Server(spec, model=hybrid_model(ROOT / ".cache" / "models"), logs=root)
+        server = Server(spec, model=hybrid.model(ROOT / ".cache" / "models"), logs=root)
         found = Bench(agent, server)
         try:
             server.wait_ready()
@@ -122,7 +145,7 @@ def test_a_policy_has_it_fail(waits: bool, bench: Bench) -> None:
 
 
 def test_without_a_policy_the_engine_ends(bench: Bench) -> None:
-    """VLLM's own behaviour, to the letter. The last test, therefore."""
+    """VLLM's own behaviour, to the letter. The last test of a model, therefore."""
     bench.forget()
     assert bench.send(new_name("claims"), prompt(5), claims(waits=False)).status == 500
     with pytest.raises(ChildError):
