@@ -46,7 +46,7 @@ def test_an_engine_sleeps_and_wakes(make_engine: MakeEngine, recorder: Recorder)
 
     for _ in range(2):
         decode.connector.restore_kv_caches()
-    (awake,) = recorder.take("kv_caches_released")
+    _, awake = recorder.take("kv_caches_released")
     assert (awake.restored, awake.since_time_unix_nano) == (True, since)
     assert not observer.caches_released_ns
     prefill.lease("prefill-of-second")
