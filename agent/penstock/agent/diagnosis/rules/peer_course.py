@@ -96,7 +96,7 @@ class LostEngines:
     @classmethod
     def of(cls, facts: Facts, shares: Attribution) -> LostEngines:
         """Return those of *facts*."""
-        places = {
+        places: dict[int, dict[EngineKey, str]] = {
             channel: {words.key_of(key): address for key, address in found if address}
             for channel, found in (
                 (KV, [(each.key, each.facts.side_channel) for each in facts.engines]),
