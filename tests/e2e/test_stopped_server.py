@@ -140,6 +140,12 @@ def _is_told_lost(kv: Bench, server: str) -> bool:
     )
 
 
+def _answered_doctor(kv: Bench) -> str:
+    """Return what doctor says once the agent answers it; empty where other work has the cores."""
+    told = kv.agent.ctl("doctor").output
+    return "" if "does not answer" in told else told
+
+
 @pytest.mark.parametrize(
     "asked",
     [pytest.param(True, id="asked"), pytest.param(False, id="never-asked", marks=pytest.mark.long)],
@@ -157,7 +163,7 @@ def test_sigterm_to_the_server_is_a_stop(kv: Bench, *, asked: bool) -> None:
         kv.wait_value(0, "penstock_engine_connected", server=pod.name)
         assert kv.value("penstock_engine_stopped", server=pod.name) == 1
         assert not _causes_about(kv, pod.name)
-        doctor = kv.agent.ctl("doctor").output
+        doctor = until(lambda: _answered_doctor(kv), "the agent does not answer doctor")
         assert f"note   engine {pod.name}/0: was stopped, last seen" in doctor
         assert f"wrong  engine {pod.name}/0" not in doctor
         assert re.search(rf"{pod.name}/0 +prefill +stopped ", kv.ctl("get", "engines"))

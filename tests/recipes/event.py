@@ -21,7 +21,7 @@ RECIPE = Recipe(
         Edit(
             _EVENTS,
             "    SourceStopped source_stopped = 35;\n",
-            after=f"    PrefixCacheReset {_KIND} = 36;\n",
+            after=f"    PrefixCacheReset {_KIND} = 37;\n",
         ),
         Edit(
             _EVENTS,
@@ -31,7 +31,7 @@ RECIPE = Recipe(
         Edit(
             _CONTRACT,
             "penstock.v1.Event.quarantine_changed = ",
-            before=f"penstock.v1.Event.{_KIND} = 36 oneof(body) penstock.v1.PrefixCacheReset\n",
+            before=f"penstock.v1.Event.{_KIND} = 37 oneof(body) penstock.v1.PrefixCacheReset\n",
         ),
         Edit(
             _CONTRACT,

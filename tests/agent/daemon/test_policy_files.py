@@ -87,7 +87,10 @@ def test_over_restarts() -> None:
         try:
             assert _policies(agent) == {"a": "imperative"}
             assert agent.metric(_VALID) is None
-            assert any("--policy-file is no longer set" in str(log["event"]) for log in agent.records())
+            wait_until(
+                lambda: any("--policy-file is no longer set" in str(log["event"]) for log in agent.records()),
+                "what becomes of the option's policies is said",
+            )
         finally:
             agent.stop()
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.agent.badness import NO_SERVERS
 from penstock.agent.diagnosis import RARE, diagnose, diagnosis_message
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import Event
@@ -50,9 +51,18 @@ def test_any_log_has_one_verdict(log: list[Event], shuffle: random.Random) -> No
     verdict = diagnose(facts)
     assert verdict.sentence
     assert diagnose(facts_of(log)) == verdict
-    harms = [cause.harm for cause in verdict.causes]
-    assert harms == sorted(harms, reverse=True)
-    assert all(harm >= 0 for harm in harms)
+    # What has ended comes last, then what is no server; who cannot see leads; a cause has its effects' harm, too.
+    ranks = [
+        (
+            bool(cause.until),
+            cause.kind != "agent_blind",
+            cause.peer in NO_SERVERS,
+            -max(each.harm for each in (cause, *cause.effects)),
+        )
+        for cause in verdict.causes
+    ]
+    assert ranks == sorted(ranks)
+    assert all(cause.harm >= 0 for cause in verdict.causes)
     message = diagnosis_message(verdict, facts)
     assert admin.Diagnosis.FromString(message.SerializeToString()) == message
     mixed = list(log)

@@ -211,7 +211,7 @@ def test_many_callers_of_large_answers() -> None:
         relay.wait_for(**dict.fromkeys(agents, "up"))
         before = _memory(relay)
         with Callers(relay.address, 24) as callers:
-            while len(callers.told) < 60 or ("OK", "") not in callers.told:
+            while len(callers.told) < 30 or ("OK", "") not in callers.told:
                 # What is there meanwhile comes late where other work has the cores.
                 engines = relay.call("ListEngines", admin.ListEnginesRequest(), timeout=60).engines
                 assert {each.key.server for each in engines} == {"good"}
@@ -221,7 +221,8 @@ def test_many_callers_of_large_answers() -> None:
         # As much as without bounds: 1.5 GiB.
         assert grown < 1_000 * MIB
         busy = ("RESOURCE_EXHAUSTED", "the relay has more answers to read than it may keep; try again")
-        assert told <= {("OK", ""), busy}
+        # Where other work has the cores, a caller's own time may be over first.
+        assert told <= {("OK", ""), busy, ("DEADLINE_EXCEEDED", "Deadline Exceeded")}
         assert "Traceback" not in relay.log()
 
 
