@@ -208,9 +208,11 @@ def test_push_writes_into_the_first(make_engine: MakeEngine, recorder: Recorder)
     assert [each["peer"] for each in recorder.transfers] == [one.address] * 2
     assert torch.equal(one.cache[1:4], prefill.cache[4:7])
     assert not torch.equal(two.cache[1:4], prefill.cache[4:7])
-    assert owner_known(prefill, FIXED, two.address) == c.ADDRESS_OWNER_OTHER
-    (other,) = [each for peer in recorder.snapshot().peers for each in peer.other_addresses]
-    assert (other.address, other.owner) == (two.address, c.ADDRESS_OWNER_OTHER)
+    # An earlier vLLM's writes have a handshake of their own, which does not tell whom the second asks for.
+    if not hasattr(prefill.worker, "_ensure_d_handshake"):
+        assert owner_known(prefill, FIXED, two.address) == c.ADDRESS_OWNER_OTHER
+        (other,) = [each for peer in recorder.snapshot().peers for each in peer.other_addresses]
+        assert (other.address, other.owner) == (two.address, c.ADDRESS_OWNER_OTHER)
     assert not any(misread(each) for each in (prefill, one, two))
     recorder.events.clear()
 
