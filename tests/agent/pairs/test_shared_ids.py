@@ -46,6 +46,12 @@ def test_two_engines_with_one_id() -> None:
     assert _shared(_engine("q"), _engine("p")) == [(_FIXED, ["p", "q"], True)]
 
 
+def test_nixl_may_be_one_of_several_connectors() -> None:
+    """It keeps its peers by the engine's id all the same."""
+    both = [_engine(name, facts={"kv_connector": "MultiConnector"}) for name in "pq"]
+    assert _shared(*both) == [(_FIXED, ["p", "q"], True)]
+
+
 def test_a_reader_with_the_id_of_its_source() -> None:
     """Its loads fail, as vLLM registers no peer under its own id."""
     assert _shared(_engine("p"), _engine("d", ROLE_DECODE)) == [(_FIXED, ["d", "p"], True)]
@@ -63,7 +69,8 @@ def test_decode_engines_are_read_by_nobody(mode: str, is_read: bool) -> None:
     [
         {"kv_engine_id": ""},
         {"kv_engine_id": f"{_FIXED}_dp1", "side_channel": "p:5601"},
-        {"kv_connector": "OffloadingConnector"},
+        {"kv_connector": "OffloadingConnector", "transfer_mode": ""},
+        {"kv_connector": "MultiConnector", "transfer_mode": ""},
         # One engine by two addresses of its agent.
         {"side_channel": "p:5600"},
     ],

@@ -10,6 +10,7 @@ from penstock.agent.pairs.verdict import (
     WEIGHTS_LABEL,
     PairVerdict,
     compare_sides,
+    has_nixl,
     revision_of,
     versions_apart,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "SharedId",
     "add_status",
     "compare_sides",
+    "has_nixl",
     "list_pairs",
     "revision_of",
     "shared_ids",

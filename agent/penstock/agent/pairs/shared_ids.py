@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.pairs.verdict import is_nixl
-from penstock.proto.v1 import admin_pb2 as admin
+from penstock.agent.pairs.verdict import has_nixl
 from penstock.proto.v1.common_pb2 import ROLE_DECODE
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def shared_ids(engines: Iterable[tuple[EngineKey, int, EngineFacts]]) -> list[Sh
     """
     found: dict[str, dict[tuple[str, int], tuple[EngineKey, int, EngineFacts]]] = {}
     for key, role, facts in engines:
-        if facts.kv_engine_id and is_nixl(admin.PairEngine(facts=facts)):
+        if facts.kv_engine_id and has_nixl(facts):
             process = facts.side_channel, facts.start_time_unix_nano
             found.setdefault(facts.kv_engine_id, {}).setdefault(process, (key, role, facts))
     shared = []

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1 import admin_pb2 as admin
     from penstock.proto.v1.admin_pb2 import DifferenceEffect, PairCompatibility, PairWeights
-    from penstock.proto.v1.snapshot_pb2 import PeerStatus, TransferFacts, WeightsFacts
+    from penstock.proto.v1.snapshot_pb2 import EngineFacts, PeerStatus, TransferFacts, WeightsFacts
 
 REVISION_LABEL: Final = "revision"
 """An operator's word for the roll-out: it alone means the same on engines of different workloads."""
@@ -61,6 +61,11 @@ def family_of(connector: str) -> str:
 def is_nixl(side: admin.PairEngine) -> bool:
     """Return whether an engine moves KV blocks by NIXL."""
     return family_of(side.facts.kv_connector) == _NIXL
+
+
+def has_nixl(facts: EngineFacts) -> bool:
+    """Return whether an engine has peers over NIXL, with another connector or without: such a child of several tells its mode."""
+    return family_of(facts.kv_connector) == _NIXL or bool(facts.transfer_mode)
 
 
 def layout_of(side: admin.PairEngine) -> str:

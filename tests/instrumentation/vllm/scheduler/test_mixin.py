@@ -16,9 +16,11 @@ from tests.support.engine.recorder import Recorder, policy
 from tests.support.engine.remote_loads import blocks, fail_load, failure, park
 from tests.support.engine.schedulers import BLOCK, LOCAL, PEER, REMOTE, request, step
 from tests.support.engine.versions import from_version
+from tests.support.kv.connector_trial import with_nixl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     MakeScheduler = Callable[..., Any]
 
@@ -386,6 +388,24 @@ def test_engine_facts(make_scheduler: MakeScheduler, recorder: Recorder) -> None
     assert snapshot.policy.kv_action == "fail"
     runtime.policy.swap(policy("recompute"), 1.0)
     assert recorder.snapshot().policy.kv_action == "recompute"
+
+
+def test_a_child_of_several_connectors_tells_where_it_listens(
+    make_scheduler: MakeScheduler, recorder: Recorder, tmp_path: Path
+) -> None:
+    """What others ask is NIXL's side channel, whatever stands before it: by it engines with one id are told apart before traffic."""
+    children = with_nixl(tmp_path)["kv_connector_extra_config"]["connectors"]
+    extra = {"connectors": [*reversed(children)]}
+    make_scheduler(
+        kv_connector="MultiConnector", role="kv_both", kv_connector_extra_config=extra, engine_id="fixed"
+    )
+    facts = recorder.snapshot().engine
+    assert (facts.kv_connector, facts.kv_engine_id, facts.transfer_mode) == (
+        "MultiConnector",
+        "fixed",
+        "pull",
+    )
+    assert facts.side_channel.rpartition(":")[2].isdigit()
 
 
 def test_nothing_is_kept(make_scheduler: MakeScheduler) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent import limits
+from penstock.agent.pairs import has_nixl
 from penstock.agent.views import text
 from penstock.agent.views.checks.findings import NOTE, OK, WRONG, Finding
 from penstock.agent.views.engines import cores, parts_words
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 _CHOSEN = "disabled by PENSTOCK_HOOKS_DISABLED"
 _NOT_USED = "not used by this engine"
-_NIXL: Final = "Nixl"
 # Hosts, beside those of 127.0.0.0/8, that mean the machine itself.
 _LOCAL: Final = frozenset({"localhost", "::1", "0.0.0.0", "::"})  # noqa: S104  (nothing is bound to it)
 _ADVICE_FOR_DROPS = {
@@ -83,7 +83,7 @@ def address_findings(engines: Sequence[admin.Engine]) -> Iterator[Finding]:
     """Yield NIXL engines that advertise an address which is not theirs alone; of decode engines, from which nobody reads, none."""
     claims: dict[str, list[admin.Engine]] = {}
     for engine in engines:
-        if engine.connected and engine.facts.side_channel and engine.facts.kv_connector.startswith(_NIXL):
+        if engine.connected and engine.facts.side_channel and has_nixl(engine.facts):
             claims.setdefault(engine.facts.side_channel, []).append(engine)
     for address, found in claims.items():
         read = [each for each in found if each.role != ROLE_DECODE]

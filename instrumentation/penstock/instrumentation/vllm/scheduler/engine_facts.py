@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from penstock.instrumentation.core import guard
-from penstock.instrumentation.vllm.compat import transfer_mode
+from penstock.instrumentation.vllm.compat import child_connectors, transfer_mode
 from penstock.instrumentation.vllm.naming import UNKNOWN, address, engine_identity
 
 
@@ -32,13 +32,19 @@ def engine_facts(scheduler: Any) -> dict[str, Any]:
         "start_time_unix_nano": time.time_ns(),
         **_pair_facts(config),
     }
-    listener = getattr(scheduler.connector, "connector_scheduler", None)
+    listener = _listener(scheduler.connector)
     facts["transfer_mode"] = transfer_mode(listener)
     host, port = getattr(listener, "side_channel_host", None), getattr(listener, "side_channel_port", None)
     facts["side_channel"] = f"{host}:{port}" if host and port else ""
     with guard("engine_facts"):
         facts["ec_address"] = _encoder_address(getattr(scheduler, "ec_connector", None))
     return facts
+
+
+def _listener(connector: Any) -> Any:
+    """Return the scheduler's part of the connector whose side channel others ask: of several under one, NIXL's."""
+    parts = [getattr(each, "connector_scheduler", None) for each in (connector, *child_connectors(connector))]
+    return next((part for part in parts if transfer_mode(part)), parts[0])
 
 
 def _encoder_address(connector: Any) -> str:
