@@ -378,8 +378,6 @@ def connect(prefill: Engine, decode: Engine) -> None:
 @contextmanager
 def instrumented_engines(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Engine]]:
     """Install the connector's hook and give a builder of engines; close them and take the hook out at the end."""
-    # NIXL's agents end with their last reference, which is in a cycle; until then each has threads that spin.
-    gc.collect()
     hook = KvConnectorHook()
     hook.install()
     built: list[Engine] = []
@@ -404,6 +402,9 @@ def instrumented_engines(directory: Path, monkeypatch: pytest.MonkeyPatch) -> It
             engine.close()
         hook.uninstall()
         registry.uninstall("nixl")
+        # NIXL's agents end with their last reference, which is in a cycle; until then each has threads that spin.
+        built.clear()
+        gc.collect()
 
 
 def _awaiting(waits: bool) -> dict[str, bool]:
