@@ -102,7 +102,7 @@ test-vllm-own: setup ## vLLM's own tests of schedulers and KV connectors, with a
 	@$(PYTHON_IN_VENV) scripts/vllm_own_tests.py $(if $(PYTHON_OF),--python $(PYTHON_OF)) $(VERSIONS)
 
 test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache on the CPU; skipped in the others without setup-connectors.
-	@$(PYTEST) tests/e2e/test_connector_mooncake.py tests/e2e/test_connector_mooncake_store.py tests/e2e/test_connector_lmcache.py tests/e2e/test_ec_mooncake.py tests/instrumentation/vllm/ec/mooncake/test_over_tcp.py $(ARGS)
+	@$(PYTEST) $$(grep -rl --include='test_*.py' needs_extra_connectors tests) $(ARGS)
 
 test-trace-backend: setup setup-trace-backend ## The trace export to Arize Phoenix over gRPC and HTTP; skipped in the others without setup-trace-backend.
 	@$(PYTEST) -s tests/agent/traces/export/test_phoenix.py $(ARGS)

@@ -25,8 +25,8 @@ AGENTCTL = Path(sys.executable).with_name("agentctl")
 _COLUMNS = 160
 _HEALTH_SECONDS = 30.0
 _PAUSE_SECONDS = 1.0
-# What agentctl says after 15 s; on a busy machine the next attempt may be in time.
-_LATE = "did not answer in time"
+# What agentctl says of the agent itself after 15 s; on a busy machine the next attempt may be in time.
+_LATE = "the agent at {} did not answer in time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def agentctl(
     wait = wait_for_others()
     while True:
         done = run_command([str(AGENTCTL), *arguments], env=environment, stderr=stderr)
-        late = done.returncode and _LATE in done.stdout + done.stderr
+        late = done.returncode and _LATE.format(address) in done.stdout + done.stderr
         if not late or wait.over():
             return done
         time.sleep(_PAUSE_SECONDS)

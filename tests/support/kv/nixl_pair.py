@@ -393,18 +393,22 @@ def instrumented_engines(directory: Path, monkeypatch: pytest.MonkeyPatch) -> It
     try:
         yield make
         # Whatever the tests have done to them.
-        for engine in built:
-            assert all(upstream == seen for upstream, seen in engine.counts.values()), engine.counts
+        counts = [engine.counts for engine in built]
+        assert all(upstream == seen for each in counts for upstream, seen in each.values()), counts
     finally:
-        for engine in built:  # While their peers still answer.
-            engine.end_handshakes()
-        for engine in built:
-            engine.close()
+        _close(built)
         hook.uninstall()
         registry.uninstall("nixl")
         # NIXL's agents end with their last reference, which is in a cycle; until then each has threads that spin.
-        built.clear()
         gc.collect()
+
+
+def _close(engines: list[Engine]) -> None:
+    """Close and forget them; their handshakes end first, while their peers still answer."""
+    for engine in engines:
+        engine.end_handshakes()
+    while engines:
+        engines.pop().close()
 
 
 def _awaiting(waits: bool) -> dict[str, bool]:
