@@ -175,7 +175,8 @@ def test_shares_of_a_step():
     assert throughput(20, 2) == pytest.approx(1 / 1.01)
 
 
-@pytest.mark.parametrize("meter", ["clock", pytest.param("blocks", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("meter", ["clock", "blocks"])
 def test_plays_are_the_same_with_and_without(meter, tmp_path):
     """All scenarios end on vLLM's scheduler, in the same steps on both sides; only Penstock's emits."""
     events = tmp_path / "events.json"
