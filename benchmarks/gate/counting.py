@@ -133,7 +133,7 @@ def _count(directory: Path, events: Path, path: list[str], job: str) -> int:
         "-m",
         "benchmarks.gate.jobs",
         job,
-        events,
+        str(events),
     ]
     try:
         done = subprocess.run(

@@ -457,10 +457,12 @@ def test_a_full_table_of_peers_is_not_the_sources_fault(
 
 
 def test_a_session_that_ends_before_the_first_look_up(
-    pair: tuple[Engine, Engine], recorder: Recorder
+    pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """VLLM calls it a miss; the request had a source that could not be asked."""
     source, reader = pair
+    # What the source says late would begin another session.
+    monkeypatch.setattr(reader.tier, "_accept_new_peers", lambda _: None)
     reader.scheduler.add_request(request("late", params=from_source(source, "k")))
     reader.tier._sessions[source.address]._conn.mark_dead()
     reader.tier._poll_once()
