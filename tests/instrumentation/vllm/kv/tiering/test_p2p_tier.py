@@ -123,7 +123,8 @@ class Engine:
         return [each.tobytes() for each in np.asarray(self.tier._primary_kv_view)]
 
     def stop(self) -> None:
-        """End the tier, as the end of its process does: its sockets close."""
+        """End the tier, as the end of its process does: its thread first, then its sockets."""
+        self.halt()
         self.tier.shutdown()
 
 
