@@ -153,6 +153,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "quarantine-list": [["quarantine", "list"]],
     "quarantine-lift": [["quarantine", "lift", _PEER]],
     "inject-fault": [["inject-fault", "0", "--mode", "slow", "--delay", "2s"]],
+    "drain": [["drain", "ENGINE", "--settle", "100ms", "--timeout", "1s"]],
     "drill-list": [["drill", "list"]],
     "drill-stop": [["drill", "stop", "--all"]],
     "forget-engine": [["forget", "engine", "ENGINE"]],
@@ -236,7 +237,13 @@ def test_what_every_command_prints_is_valid(filled: AdminHarness, agentctl: Agen
                 }
                 result = agentctl(*(known.get(word, word) for word in line), "-o", output)
                 # Engines vanished: doctor and diagnose find something wrong; what is compared may differ.
-                codes = {1} if name in {"doctor", "diagnose"} else {0, 1} if name.startswith("diff") else {0}
+                codes = (
+                    {1}
+                    if name in {"doctor", "diagnose", "drain"}
+                    else {0, 1}
+                    if name.startswith("diff")
+                    else {0}
+                )
                 assert result.exit_code in codes, (line, result.output)
                 for value in _read(result.stdout, output):
                     validator.validate(value)

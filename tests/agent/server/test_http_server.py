@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from penstock.agent.errors import StateError
 from penstock.agent.server.addresses import TcpAddress
-from penstock.agent.server.http_server import HttpServer
+from penstock.agent.server.http_server import Drained, HttpServer
 
 
 class Agent:
@@ -255,3 +255,42 @@ async def test_a_request_that_was_sent_outlives_those_that_were_not(monkeypatch)
     finally:
         go_on.set()
         await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("found", "answer"),
+    [
+        (Drained(True, ["engine 0 is drained"]), (200, "engine 0 is drained\n")),
+        (Drained(False, ["a", "b"]), (503, "a\nb\n")),
+        (Drained(None, ["no engine is known"]), (404, "no engine is known\n")),
+        (StateError("the agent is starting"), (503, "the agent is starting\n")),
+    ],
+)
+async def test_drained(found, answer):
+    """200, 503 and 404 say whether engines can be ended; the name is passed on as it is."""
+    asked = []
+
+    async def drained(name: str) -> Drained:
+        asked.append(name)
+        if isinstance(found, StateError):
+            raise found
+        return found
+
+    server = HttpServer(TcpAddress("127.0.0.1", 0), Agent().render, str, str, str, drained)
+    await server.start()
+    try:
+        for query, name in (("", ""), ("?engine=a%2F0", "a/0")):
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://{server.address}/drained{query}") as got,
+            ):
+                assert (got.status, await got.text()) == answer
+            assert asked.pop() == name
+    finally:
+        await server.stop()
+
+
+async def test_drained_is_not_served_where_nobody_knows(served):
+    """A relay has no engines of its own."""
+    _, get = served
+    assert (await get("/drained"))[0] == 404

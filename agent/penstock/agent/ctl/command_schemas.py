@@ -91,6 +91,10 @@ OTHERS: dict[str, dict[str, Any]] = {
             "inSync": {"type": "boolean"},
         }
     ),
+    "Need": {
+        "description": "Something of an engine that would be lost with it. Without oldest if that is not known.",
+        **object_of({"what": TEXT, "count": {"type": "integer"}, "whom": TEXT}, {"oldest": TEXT}),
+    },
     "Finding": object_of(
         {"level": {"enum": [OK, NOTE, WRONG]}, "subject": TEXT, "what": TEXT, "advice": TEXT}
     ),
@@ -142,6 +146,9 @@ COMMANDS: dict[str, dict[str, Any]] = {
         {"engines": list_of(message_ref(admin.EngineChange))},
     ),
     "doctor": object_of({"healthy": {"type": "boolean"}, "findings": list_of(ref("Finding"))}),
+    "drain": object_of(
+        {"engine": TEXT, "drained": {"type": "boolean"}, "unknown": TEXT, "needs": list_of(ref("Need"))}
+    ),
     "drill-list": message_ref(admin.ListDrillsResponse),
     "drill-stop": message_ref(admin.ListDrillsResponse),
     "edit-policy": ref("Change"),

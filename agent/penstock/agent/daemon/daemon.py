@@ -14,6 +14,7 @@ from penstock.agent.admin.calls import diagnoses
 from penstock.agent.admin.lookups import AgentContext, Judge, Retirement, compared_counts
 from penstock.agent.daemon.config import shown_config
 from penstock.agent.daemon.distributed_policies import DistributedPolicies, distribute_policies
+from penstock.agent.daemon.drained import drained
 from penstock.agent.daemon.health import Health
 from penstock.agent.daemon.housekeeping import Housekeeper
 from penstock.agent.daemon.opened_state import open_state, restore_sources
@@ -26,7 +27,7 @@ from penstock.agent.metrics import AgentMetrics, Exemplars, Gatherer
 from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, PolicySources, SampleRatios
 from penstock.agent.policy.rollouts import RolloutLeader
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
-from penstock.agent.server.http_server import HttpServer
+from penstock.agent.server.http_server import Drained, HttpServer
 from penstock.agent.sources import EngineOwners, Registry
 from penstock.agent.stalls import StallWatch
 from penstock.agent.state import StateDirectory
@@ -65,6 +66,7 @@ class Daemon:
         self._judge = Judge()
         self.fatal: asyncio.Future[StateError] = asyncio.get_running_loop().create_future()
         self._gatherer: Gatherer | None = None
+        self._agent: AgentContext | None = None
         self._servers = Servers(config, self._parts, self._deadline)
         self._report = StatusReport(config, self._health)
 
@@ -95,6 +97,7 @@ class Daemon:
         ingest = self._make_ingest(log, registry, owners, policies, metrics, admission)
         retirement = self._make_retirement(log, registry, policies)
         agent = self._admin_context(directory, log, registry, policies, retirement, rollouts, stalls)
+        self._agent = agent
         admin = await self._servers.serve_admin(agent)
         self._register(admin)
         self._end_pauses(registry, policies)
@@ -152,6 +155,7 @@ class Daemon:
             self._health.health,
             self._health.readiness,
             self._health.degraded,
+            self._drained,
         )
         self._parts.push_async_callback(http.stop)
         await http.start()
@@ -342,6 +346,11 @@ class Daemon:
         if self._gatherer is None:
             raise StateError("the log is being replayed; the counters are not complete yet")
         return self._gatherer.render(accept)
+
+    async def _drained(self, name: str) -> Drained:
+        if self._agent is None:
+            raise StateError("the agent is starting; what engines hold is not known yet")
+        return await drained(self._agent, name)
 
 
 def _registry(log: CountedLog) -> Registry:

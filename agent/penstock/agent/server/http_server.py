@@ -1,4 +1,4 @@
-"""The HTTP port: metrics and health.
+"""The HTTP port: metrics, health, and whether engines can be ended.
 
 One request a connection, which ends after 15 seconds in any case: Prometheus scrapes four times a minute, and a client
 that dawdles holds nothing for long. Where there is no room left, the slowest client makes it: health is answered
@@ -11,7 +11,7 @@ import asyncio
 import errno
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 from aiohttp import web
@@ -21,7 +21,7 @@ from penstock.agent.server.addresses import TcpAddress
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from aiohttp.typedefs import Handler
 
@@ -167,7 +167,7 @@ class _Handshake(asyncio.Protocol):
         self._connections.shake_hands(transport, self._connection)
 
 
-_UNAVAILABLE = 503
+_OK, _NOT_FOUND, _UNAVAILABLE = 200, 404, 503
 _RENDER_DEADLINE = 10.0
 # From the connection to its last byte.
 _CONNECTION_SECONDS = 15.0
@@ -190,14 +190,28 @@ def quiet_logger(name: str) -> logging.Logger:
 _logger = quiet_logger("penstock.agent.server.http_server")
 
 
+class Drained(NamedTuple):
+    """Whether engines can be ended.
+
+    Attributes:
+        drained: None where there is none of that name.
+        lines: a sentence for each engine, or why there is none.
+
+    """
+
+    drained: bool | None
+    lines: Sequence[str]
+
+
 class HttpServer:
-    """Serves ``/metrics``, ``/healthz`` and ``/readyz``.
+    """Serves ``/metrics``, ``/healthz`` and ``/readyz``, and ``/drained`` where it is told how.
 
     Args:
         render: body and content type for an Accept header; runs on a thread. A PenstockError becomes 503.
         health: a sentence about what keeps the agent from working; empty while it works.
         readiness: likewise, for taking in engines.
         degraded: likewise, for all that it promises; it is ready all the same.
+        drained: whether the engines of a name can be ended; empty for all. A PenstockError becomes 503.
 
     Attributes:
         address: the real one, once :meth:`start` has returned.
@@ -211,14 +225,17 @@ class HttpServer:
         health: Callable[[], str],
         readiness: Callable[[], str],
         degraded: Callable[[], str] = str,
+        drained: Callable[[str], Awaitable[Drained]] | None = None,
     ) -> None:
         self.address = address
         self._render = render
         self._health = health
         self._readiness = readiness
         self._degraded = degraded
+        self._drained_of = drained
         # One scrape at a time: a second one would only take the same text later.
         self._turn = asyncio.Lock()
+        self._drained_turn = asyncio.Lock()
         # Not one of the loop's, which questions and backups may all have: a scrape then would wait for those.
         self._thread = ThreadPoolExecutor(1, "penstock-metrics")
         application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[self._one_request])
@@ -229,6 +246,8 @@ class HttpServer:
                 web.get("/readyz", self._readyz),
             ]
         )
+        if drained is not None:
+            application.add_routes([web.get("/drained", self._drained)])
         self._runner = web.AppRunner(
             application, access_log=None, shutdown_timeout=1.0, logger=_logger, lingering_time=0.0
         )
@@ -306,6 +325,16 @@ class HttpServer:
         if not reason and degraded:
             return web.Response(text=f"degraded: {degraded}\n")
         return _answer(reason)
+
+    async def _drained(self, request: web.Request) -> web.Response:
+        assert self._drained_of is not None  # noqa: S101  (the route is there only then)
+        try:
+            async with self._drained_turn:
+                found = await self._drained_of(request.query.get("engine", ""))
+        except PenstockError as error:
+            return _answer(str(error))
+        status = _NOT_FOUND if found.drained is None else _OK if found.drained else _UNAVAILABLE
+        return web.Response(status=status, text="".join(f"{each}\n" for each in found.lines))
 
 
 def _answer(reason: str) -> web.Response:

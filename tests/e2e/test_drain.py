@@ -1,0 +1,114 @@
+"""A prefill server is taken away: with and without waiting until its KV is read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from demo.common.client import fetch
+from demo.common.steps import until
+from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.kv.peers import Spare, stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from demo.common.client import Answer
+    from demo.stack import Stack
+    from tests.support.kv.bench import Bench, Prefilled
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.parametrize("stack", [CPU_DEFAULTS], indirect=True, ids=["cpu"]),
+]
+
+# Requests that are prefilled and not read when the server has to go.
+UNREAD = 3
+
+
+@pytest.fixture
+def leaving(stack: Stack) -> Iterator[Spare]:
+    """Give a second prefill server that is taken away."""
+    spare = Spare(stack, "leaving")
+    yield spare
+    spare.stop()
+
+
+@contextmanager
+def draining(kv: Bench, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Run what the container's preStop runs, beside the body."""
+    command = [sys.executable, "-m", "penstock.instrumentation.drain", "--engine", "leaving"]
+    with subprocess.Popen(
+        [*command, "--url", f"http://{kv.agent.http}", *options], stdout=subprocess.PIPE, text=True
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def _unread(kv: Bench, leaving: Spare) -> list[Prefilled]:
+    prefilled = [kv.prefilled(server=leaving.server()) for _ in range(UNREAD)]
+    until(
+        lambda: f"{UNREAD} unread leases" in _drained(kv).text,
+        lambda: f"The agent does not know the leases: {_drained(kv)}",
+    )
+    return prefilled
+
+
+def _drained(kv: Bench) -> Answer:
+    return fetch(f"http://{kv.agent.http}/drained?engine=leaving/0", timeout=10)
+
+
+def _harmed(kv: Bench, requests: list[Prefilled]) -> int:
+    """Have decode answer all *requests* at once; return how many of them were recomputed or failed."""
+    with ThreadPoolExecutor(len(requests)) as clients:
+        answers = list(clients.map(kv.decode, requests))
+    for request in requests:
+        kv.closed(request)
+    harmed = [bool(kv.events("load_outcome", request.name)) for request in requests]
+    for request, answer, bad in zip(requests, answers, harmed, strict=True):
+        assert bad or answer.completion == request.text
+    return sum(harmed)
+
+
+def test_scale_in(kv: Bench, leaving: Spare) -> None:
+    """Without waiting each answer loses its KV; with the hook none does, and the server goes as soon as all is read."""
+    requests = _unread(kv, leaving)
+    leaving.stop()
+    assert _harmed(kv, requests) == UNREAD
+
+    requests = _unread(kv, leaving)
+    with draining(kv, "--timeout", "60s", "--settle", "2s") as hook:
+        assert hook.stdout is not None
+        waits = hook.stdout.readline()
+        assert f"engine leaving/0 is not drained: {UNREAD} unread leases" in waits
+        assert _harmed(kv, requests) == 0
+        assert hook.wait(60) == 0
+        assert hook.stdout.read().splitlines()[-1].startswith("drained after ")
+    leaving.stop()
+    until(
+        lambda: (_drained(kv).status, _drained(kv).text) == (200, "engine leaving/0 is drained\n"),
+        "A server that has ended is not called drained",
+    )
+
+
+def test_nobody_reads(kv: Bench, leaving: Spare) -> None:
+    """With decode stopped the hook gives up, says what others still need, and agentctl says the same."""
+    (request, *_) = _unread(kv, leaving)
+    with stopped(kv.stack.decode):
+        with draining(kv, "--timeout", "2s") as hook:
+            assert hook.wait(60) == 1
+            assert hook.stdout is not None
+            said = hook.stdout.read().splitlines()[-1]
+        assert said.startswith(f"gave up after 2 s: engine leaving/0 is not drained: {UNREAD} unread leases ")
+        assert "the oldest since" in said
+        answer = kv.agent.ctl("drain", "leaving/0", "--timeout", "1s")
+        assert answer.code == 1
+        assert f"gave up after 1s: engine leaving/0 is not drained: {UNREAD} unread leases" in answer.output
+    assert kv.decode(request).completion == request.text
