@@ -112,3 +112,22 @@ def test_nobody_reads(kv: Bench, leaving: Spare) -> None:
         assert answer.code == 1
         assert f"gave up after 1s: engine leaving/0 is not drained: {UNREAD} unread leases" in answer.output
     assert kv.decode(request).completion == request.text
+
+
+@pytest.mark.long
+def test_vllms_own_timeout(kv: Bench, stack: Stack) -> None:
+    """With --shutdown-timeout vLLM itself stays until its leases are read; it accepts no request meanwhile."""
+    patient = Spare(stack, "leaving", "--shutdown-timeout", "40")
+    try:
+        requests = _unread(kv, patient)
+        server = patient.server()
+        with ThreadPoolExecutor(1) as ending:
+            ended = ending.submit(server.child.stop, 60.0)
+            until(
+                lambda: "start mode=drain" in server.child.log.read_text(errors="replace"),
+                "The engine does not begin to end",
+            )
+            assert _harmed(kv, requests) == 0
+            assert ended.result() == 0
+    finally:
+        patient.stop()

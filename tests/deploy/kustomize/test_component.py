@@ -324,3 +324,37 @@ def test_a_container_beyond_the_third(checkout: Checkout, position: str) -> None
 def environment_of(document: dict[str, Any]) -> dict[str, Any]:
     """Return the variables of the container ``vllm`` by name."""
     return {each["name"]: each for each in named(template_of(document), "vllm").get("env", [])}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_drain(checkout: Checkout, version: str) -> None:
+    """The engine's container waits in its preStop; the pod's grace period is longer, and nothing else differs."""
+    plain = documents(checkout.build(CASES, "component", version=version))
+    drained = documents(checkout.build(CASES, "component", "component/drain", version=version))
+    engines = {"least": "server", "rich": "vllm", "second": "vllm", "restricted": "vllm"}
+    seen = set()
+    for document in drained:
+        for template in templates(document):
+            name, spec = document["metadata"]["name"], template["spec"]
+            if name not in engines:
+                continue
+            seen.add(name)
+            command = named(template, engines[name])["lifecycle"]["preStop"]["exec"]["command"]
+            assert command[:3] == ["python3", "-m", "penstock.instrumentation.drain"]
+            assert (
+                float(command[command.index("--timeout") + 1].removesuffix("s"))
+                < spec["terminationGracePeriodSeconds"]
+            )
+    assert seen == engines.keys()
+    assert without_lifecycles(drained) == without_lifecycles(plain)
+
+
+def without_lifecycles(found: list[dict[str, Any]]) -> str:
+    """Return objects as text, without grace periods and hooks that may have been replaced."""
+    found = copy.deepcopy(found)
+    for document in found:
+        for template in templates(document):
+            template["spec"].pop("terminationGracePeriodSeconds", None)
+            for container in template["spec"]["containers"]:
+                container.pop("lifecycle", None)
+    return yaml.safe_dump_all(found)
