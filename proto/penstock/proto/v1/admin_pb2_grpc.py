@@ -164,6 +164,11 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListQuarantinesRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListQuarantinesResponse.FromString,
                 _registered_method=True)
+        self.SetEjection = channel.unary_unary(
+                '/penstock.v1.Admin/SetEjection',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.SetEjectionRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.SetEjectionResponse.FromString,
+                _registered_method=True)
         self.StartDrill = channel.unary_unary(
                 '/penstock.v1.Admin/StartDrill',
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.StartDrillRequest.SerializeToString,
@@ -380,6 +385,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetEjection(self, request, context):
+        """FAILED_PRECONDITION where a front end cannot answer for its readiness.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StartDrill(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -580,6 +592,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListQuarantines,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListQuarantinesRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListQuarantinesResponse.SerializeToString,
+            ),
+            'SetEjection': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetEjection,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.SetEjectionRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.SetEjectionResponse.SerializeToString,
             ),
             'StartDrill': grpc.unary_unary_rpc_method_handler(
                     servicer.StartDrill,
@@ -1334,6 +1351,33 @@ class Admin(object):
             '/penstock.v1.Admin/ListQuarantines',
             penstock_dot_proto_dot_v1_dot_admin__pb2.ListQuarantinesRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.ListQuarantinesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetEjection(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/SetEjection',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.SetEjectionRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.SetEjectionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -111,11 +111,13 @@ class Goodbye(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Ack(_message.Message):
-    __slots__ = ("epoch", "durable_watermark", "paused")
+    __slots__ = ("epoch", "durable_watermark", "paused", "out_of_rotation_seconds")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     DURABLE_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
+    OUT_OF_ROTATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     durable_watermark: int
     paused: bool
-    def __init__(self, epoch: _Optional[int] = ..., durable_watermark: _Optional[int] = ..., paused: bool = ...) -> None: ...
+    out_of_rotation_seconds: int
+    def __init__(self, epoch: _Optional[int] = ..., durable_watermark: _Optional[int] = ..., paused: bool = ..., out_of_rotation_seconds: _Optional[int] = ...) -> None: ...

@@ -60,7 +60,7 @@ BLOCK_HOLDER_SAVE: BlockHolder
 BLOCK_HOLDER_LEASE: BlockHolder
 
 class Snapshot(_message.Message):
-    __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb", "held", "upstream_counts", "progress", "transfer", "queue")
+    __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb", "held", "upstream_counts", "progress", "transfer", "queue", "out_of_rotation_until_unix_nano")
     TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     DEFERRED_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,7 @@ class Snapshot(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OUT_OF_ROTATION_UNTIL_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     time_unix_nano: int
     in_flight: _containers.RepeatedCompositeFieldContainer[InFlight]
     deferred: _containers.RepeatedCompositeFieldContainer[Deferred]
@@ -93,7 +94,8 @@ class Snapshot(_message.Message):
     progress: Progress
     transfer: TransferFacts
     queue: SchedulerQueue
-    def __init__(self, time_unix_nano: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[Deferred, _Mapping]]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[PolicyStatus, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[Hook, _Mapping]]] = ..., emitter: _Optional[_Union[Emitter, _Mapping]] = ..., paused: bool = ..., eplb: _Optional[_Union[EplbFacts, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldBlocks, _Mapping]]] = ..., upstream_counts: _Optional[_Iterable[_Union[UpstreamCount, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., transfer: _Optional[_Union[TransferFacts, _Mapping]] = ..., queue: _Optional[_Union[SchedulerQueue, _Mapping]] = ...) -> None: ...
+    out_of_rotation_until_unix_nano: int
+    def __init__(self, time_unix_nano: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[Deferred, _Mapping]]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[PolicyStatus, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[Hook, _Mapping]]] = ..., emitter: _Optional[_Union[Emitter, _Mapping]] = ..., paused: bool = ..., eplb: _Optional[_Union[EplbFacts, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldBlocks, _Mapping]]] = ..., upstream_counts: _Optional[_Iterable[_Union[UpstreamCount, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., transfer: _Optional[_Union[TransferFacts, _Mapping]] = ..., queue: _Optional[_Union[SchedulerQueue, _Mapping]] = ..., out_of_rotation_until_unix_nano: _Optional[int] = ...) -> None: ...
 
 class SchedulerQueue(_message.Message):
     __slots__ = ("running", "waiting", "total_blocks", "free_blocks", "pause", "pause_start_time_unix_nano", "last_step_time_unix_nano", "last_step_tokens", "empty_steps", "requests")
