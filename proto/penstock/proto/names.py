@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 ENGINE_CORE: Final = "engine-core"
 """``Hello.process`` of the process that runs the scheduler."""
 
+FRONT_END: Final = "api"
+"""``Hello.process`` of an API server; several of one server share the name."""
+
 NANOS: Final = 1_000_000_000
 """Nanoseconds in a second."""
 

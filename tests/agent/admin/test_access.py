@@ -137,6 +137,7 @@ def test_what_reads_is_what_it_says() -> None:
         "ImportPolicies",
         "SetPaused",
         "SetQuarantine",
+        "SetEjection",
         "StartDrill",
         "StopDrill",
         "Backup",

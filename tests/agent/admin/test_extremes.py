@@ -23,6 +23,7 @@ _SERVICE = admin.DESCRIPTOR.services_by_name["Admin"]
 _METHODS = [method for method in _SERVICE.methods if not method.server_streaming and method.name != "Backup"]
 _GOOD: dict[str, dict[str, Any]] = {
     "SetQuarantine": {"peer": "a:1", "state": 2, "ttl": {"seconds": 10}},
+    "SetEjection": {"selector": {"engines": [{"engine": "0"}]}, "ttl": {"seconds": 10}},
     "StartDrill": {"channel": 1, "mode": 1, "rate": 0.5, "ttl": {"seconds": 10}},
     "GetTrace": {"request_id": "r"},
     "Explain": {"request_id": "r"},

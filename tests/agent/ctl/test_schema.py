@@ -154,6 +154,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "quarantine-lift": [["quarantine", "lift", _PEER]],
     "inject-fault": [["inject-fault", "0", "--mode", "slow", "--delay", "2s"]],
     "drain": [["drain", "ENGINE", "--settle", "100ms", "--timeout", "1s"]],
+    "eject": [["eject", "off"]],
     "drill-list": [["drill", "list"]],
     "drill-stop": [["drill", "stop", "--all"]],
     "forget-engine": [["forget", "engine", "ENGINE"]],

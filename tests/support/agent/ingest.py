@@ -48,6 +48,29 @@ class FakePauses:
             callback()
 
 
+class FakeRotation:
+    """Orders out of rotation that a test sets."""
+
+    def __init__(self) -> None:
+        self.servers: dict[str, int] = {}
+        self.callbacks: list[Callable[[], None]] = []
+
+    def seconds_out(self, server: str) -> int:
+        """Return what the test has set."""
+        return self.servers.get(server, 0)
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Remember *callback*."""
+        self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback)
+
+    def set(self, **servers: int) -> None:
+        """Change which servers are out, and for how long; on the loop."""
+        self.servers = servers
+        for callback in tuple(self.callbacks):
+            callback()
+
+
 class IngestHarness:
     """What :func:`running_ingest` yields.
 
@@ -61,6 +84,7 @@ class IngestHarness:
     def __init__(self, directory: Path, grace: float) -> None:
         self.address = f"unix://{directory}/ingest.sock"
         self.pauses = FakePauses()
+        self.rotation = FakeRotation()
         self.owners = EngineOwners(grace)
         self.registry = Registry(time.time_ns)
         self.committed: list[Any] = []
@@ -96,6 +120,7 @@ class IngestHarness:
             self.journal,
             self.registry,
             self.pauses,
+            self.rotation,
             self.losses,
             self.acks.append,
             source_admission=SourceAdmission(

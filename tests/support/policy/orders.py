@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.agent.parsing.label_selector import Selection, parse_labels
-from penstock.agent.policy.orders.order_store import FaultDrill, QuarantineOrder
+from penstock.agent.policy.orders.timed_orders import FaultDrill, QuarantineOrder
 from penstock.proto.v1.common_pb2 import CHANNEL_KV, FAILURE_MODE_HANDSHAKE
 
 SECOND = 1_000_000_000

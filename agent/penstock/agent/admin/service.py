@@ -112,6 +112,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     SetQuarantine = _unary(orders.set_quarantine)
     ListQuarantines = _unary(orders.list_quarantines)
+    SetEjection = _unary(orders.set_ejection)
     StartDrill = _unary(orders.start_drill)
     StopDrill = _unary(orders.stop_drill)
     ListDrills = _unary(orders.list_drills)

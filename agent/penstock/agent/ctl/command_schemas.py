@@ -152,6 +152,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "drill-list": message_ref(admin.ListDrillsResponse),
     "drill-stop": message_ref(admin.ListDrillsResponse),
     "edit-policy": ref("Change"),
+    "eject": message_ref(admin.SetEjectionResponse),
     "explain": message_ref(admin.Explanation),
     "export": ref("Manifests"),
     "forget-engine": message_ref(admin.ForgetResponse),

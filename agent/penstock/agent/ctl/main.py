@@ -42,6 +42,7 @@ _COMMANDS = {
     "quarantine": (f"{_ORDERS}.quarantine", "Quarantined peers: list, add, lift."),
     "inject-fault": (f"{_ORDERS}.drill", "Start a fault drill in engines that allow it."),
     "drill": (f"{_ORDERS}.drill", "Running fault drills: list, stop."),
+    "eject": (f"{_ORDERS}.eject", "Take a server out of rotation for a time: its readiness answers 503."),
     "drain": (f"{_ORDERS}.drain", "Wait until an engine can be ended: nothing of it is needed."),
     "pause": (f"{_ORDERS}.pause", "Make Penstock passive in engines: the kill switch."),
     "resume": (f"{_ORDERS}.pause", "Undo a pause."),
@@ -75,7 +76,7 @@ _SECTIONS = {
         "debug",
     ),
     "Change policies": ("set-policy", "apply", "edit", "rollback", "rollout", "delete"),
-    "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
+    "Orders to engines": ("quarantine", "inject-fault", "drill", "eject", "pause", "resume"),
     "Other": ("drain", "bundle", "forget", "config", "version", "completion"),
 }
 

@@ -207,6 +207,7 @@ class Daemon:
             journal,
             registry,
             policies.stored.pauses,
+            policies.stored.orders,
             losses,
             metrics.ack.observe,
             source_admission=SourceAdmission(journal.source, owners, admission),

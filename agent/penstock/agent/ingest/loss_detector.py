@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from penstock.agent.journal import Journal
     from penstock.agent.model import Source
 
-FRONT_END: Final = "api"
-"""The process that announces; several API servers of one server share the name."""
-
 SERVER_STOPPING: Final = "server_stopping"
 """The event that it announces with."""
 

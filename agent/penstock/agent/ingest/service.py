@@ -12,12 +12,13 @@ from penstock.agent.aio import ByteSemaphore, TokenBucket
 from penstock.agent.batch import BatchColumns
 from penstock.agent.errors import ContractError, FullError, GapError, HeldError, LimitError, PenstockError
 from penstock.agent.ingest.admission import SourceAdmission
-from penstock.agent.ingest.loss_detector import FRONT_END, SERVER_STOPPING, ServerStops
+from penstock.agent.ingest.loss_detector import SERVER_STOPPING, ServerStops
 from penstock.agent.ingest.message_limits import ContractViolations, check_batch, check_hello, parse_message
 from penstock.agent.ingest.stream import Ending, SourceStream
 from penstock.agent.journal import journal_errors
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.server.status_codes import abort_with
+from penstock.proto.names import FRONT_END
 from penstock.proto.v1.ingest_pb2 import DESCRIPTOR, Ack
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ SOURCE_BURST_BYTES = 64 << 20
 IN_HAND_BYTES = 8 << 20
 # For a Hello to come and for an acknowledgement to be taken; a live sender does both at once.
 _PEER_DEADLINE = 10.0
+# A third of what a front end is told at once: two renewals may be late.
+_RENEWAL_SECONDS = 20.0
 _SILENT = f"the sender did not say hello, or take an acknowledgement, within {_PEER_DEADLINE:g} s"
 
 _REASONS: dict[type[PenstockError], str] = {
@@ -59,6 +62,16 @@ class PauseSource(Protocol):
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call *callback* on the loop after every change; return the unsubscription."""
+
+
+class RotationSource(Protocol):
+    """The servers that an order takes out of rotation."""
+
+    def seconds_out(self, server: str) -> int:
+        """Return for how long a front end of *server* is to be out of rotation from now on; 0 for not at all."""
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call *callback* after every change, likewise."""
 
 
 class LossWatcher(Protocol):
@@ -105,6 +118,7 @@ class IngestService:
         journal: Journal,
         registry: Registry,
         pauses: PauseSource,
+        rotation: RotationSource,
         losses: LossWatcher,
         observe_ack: Callable[[float], None],
         *,
@@ -115,6 +129,7 @@ class IngestService:
         self._journal = journal
         self._registry = registry
         self._pauses = pauses
+        self._rotation = rotation
         self._losses = losses
         self._observe_ack = observe_ack
         self.refused = ContractViolations()
@@ -130,7 +145,7 @@ class IngestService:
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._unsubscribe = pauses.subscribe(self._pauses_changed)
+        self._unsubscribe = tuple(part.subscribe(self._orders_changed) for part in (pauses, rotation))
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler that a server registers: bytes in, bytes out."""
@@ -142,7 +157,8 @@ class IngestService:
         """End all streams, each after its current batch, within *deadline* seconds. Idempotent."""
         if not self._draining:
             self._draining = True
-            self._unsubscribe()
+            for unsubscribe in self._unsubscribe:
+                unsubscribe()
         for stream in self._streams.values():
             stream.end(Ending.DRAINING)
         try:
@@ -297,7 +313,7 @@ class IngestService:
             if batch.HasField("hello"):
                 raise ContractError("a second Hello arrived; a stream has exactly one")
             self._registry.snapshot(epoch, batch.snapshot)
-            return None
+            return self._journal.watermark(epoch) if self._rotation_is_due(stream) else None
         watermark = await self._journal.append(stream.source, batch, body, contents, ahead=True)
         stream.goodbye = stream.goodbye or batch.HasField("goodbye")
         if SERVER_STOPPING in contents.groups or batch.HasField("goodbye"):
@@ -339,24 +355,43 @@ class IngestService:
     async def _acknowledge(self, stream: SourceStream, watermark: int) -> None:
         async with asyncio.timeout(_PEER_DEADLINE), stream.turn:
             stream.paused = self._pauses.is_paused(stream.source.key)
-            ack = Ack(epoch=stream.source.epoch, durable_watermark=watermark, paused=stream.paused)
+            stream.seconds_out, stream.told_at = self._seconds_out(stream), time.monotonic()
+            ack = Ack(
+                epoch=stream.source.epoch,
+                durable_watermark=watermark,
+                paused=stream.paused,
+                out_of_rotation_seconds=stream.seconds_out,
+            )
             await stream.context.write(ack.SerializeToString())
 
-    def _pauses_changed(self) -> None:
-        for stream in self._streams.values():
-            # Before the greeting the watermark is not known; the greeting says whether the engine is paused.
-            if stream.greeted and self._pauses.is_paused(stream.source.key) is not stream.paused:
+    def _seconds_out(self, stream: SourceStream) -> int:
+        source = stream.source
+        return self._rotation.seconds_out(source.key.server) if source.process == FRONT_END else 0
+
+    def _rotation_is_due(self, stream: SourceStream) -> bool:
+        """Return whether a front end has to be told that it goes out of rotation, still is, or comes back."""
+        seconds = self._seconds_out(stream)
+        if bool(seconds) is not bool(stream.seconds_out):
+            return True
+        return bool(seconds) and time.monotonic() - stream.told_at >= _RENEWAL_SECONDS
+
+    def _orders_changed(self) -> None:
+        # Before the greeting the watermark is not known; the greeting says what is ordered.
+        for stream in [each for each in self._streams.values() if each.greeted]:
+            pause_changed = self._pauses.is_paused(stream.source.key) is not stream.paused
+            if pause_changed:
                 self._registry.kill_switch_changed(stream.source.epoch)
-                telling = asyncio.ensure_future(self._send_pause(stream))
+            if pause_changed or self._rotation_is_due(stream):
+                telling = asyncio.ensure_future(self._send_orders(stream))
                 self._telling.add(telling)
                 telling.add_done_callback(self._telling.discard)
 
-    async def _send_pause(self, stream: SourceStream) -> None:
-        """Send the current watermark again, with the pause."""
+    async def _send_orders(self, stream: SourceStream) -> None:
+        """Send the current watermark again, with what is ordered."""
         try:
             await self._acknowledge(stream, self._journal.watermark(stream.source.epoch))
         except Exception as error:  # noqa: BLE001  (a stream that cannot be written to is ending; its handler says why)
-            _log.debug("pause not sent", epoch=stream.source.epoch, error=str(error))
+            _log.debug("orders not sent", epoch=stream.source.epoch, error=str(error))
 
 
 def _reason(error: PenstockError) -> str:

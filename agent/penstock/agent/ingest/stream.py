@@ -34,6 +34,8 @@ class SourceStream:
         hold: of an EngineCore: that it speaks for its engine.
         ending: set when the agent wants it to end.
         goodbye: the source said that nothing follows.
+        paused: what it was told last.
+        seconds_out: for how long it was told last that it is out of rotation, at *told_at* of the monotonic clock.
         refused: it was ended with an error of its own.
         greeted: its watermark is read, and the acknowledgement of the Hello is next.
         turn: held while an acknowledgement is written: gRPC takes one message at a time.
@@ -44,6 +46,8 @@ class SourceStream:
     context: Context
     hold: Ownership | None = None
     paused: bool = False
+    seconds_out: int = 0
+    told_at: float = 0.0
     ending: Ending | None = None
     goodbye: bool = False
     refused: bool = False

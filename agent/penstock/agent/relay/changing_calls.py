@@ -110,6 +110,18 @@ class ChangingCalls(AskingService):
             qualify(found.key, name)
         return found
 
+    async def SetEjection(  # noqa: N802
+        self, request: admin.SetEjectionRequest, context: Call
+    ) -> admin.SetEjectionResponse:
+        """Order it at the agents that have such an engine."""
+        request.author = author_at_agents(request.author)
+        merged = admin.SetEjectionResponse()
+        for name, answer in named_answers(await self._ask("SetEjection", request, context)):
+            for key in answer.engines:
+                qualify(key, name)
+                merged.engines.append(key)
+        return merged
+
     async def StartDrill(self, request: admin.StartDrillRequest, context: Call) -> admin.Drill:  # noqa: N802
         """Start it at all agents that have such an engine; the id names all of them."""
         request.author = author_at_agents(request.author)

@@ -34,14 +34,14 @@ class Need(NamedTuple):
 
     Attributes:
         what: in words, for one: ``unread lease``.
-        count: how many.
+        number: how many.
         oldest_unix_nano: since when the oldest lasts; 0 where it is not known.
         whom: who waits for it, or with whom it goes on; empty where that is not known.
 
     """
 
     what: str
-    count: int
+    number: int
     oldest_unix_nano: int = 0
     whom: str = ""
 
@@ -49,7 +49,7 @@ class Need(NamedTuple):
         """Return it as a part of a sentence."""
         whom = f" {self.whom}" if self.whom else ""
         oldest = f", the oldest since {text.ago(self.oldest_unix_nano, now)}" if self.oldest_unix_nano else ""
-        return f"{text.count(self.count, self.what)}{whom}{oldest}"
+        return f"{text.count(self.number, self.what)}{whom}{oldest}"
 
 
 class DrainState(NamedTuple):
@@ -150,12 +150,13 @@ def _needs(engine: admin.Engine, holders: Iterable[admin.HolderSummary], waiting
 def _waiting_words(engine: admin.Engine, among: Iterable[admin.Engine]) -> str:
     """Return who waits for KV of *engine*, by the requests that the engines *among* report."""
     address = engine.facts.side_channel
-    names = [
-        text.engine(other.key)
-        for other in among
-        if address and any(row.peer.address == address for row in (*other.deferred, *other.in_flight))
-    ]
+    names = [text.engine(other.key) for other in among if address and address in _awaited(other)]
     if not names:
         return "that no engine known here waits for"
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"that {', '.join(names[:_NAMED])}{more} {'waits' if len(names) == 1 else 'wait'} for"
+
+
+def _awaited(engine: admin.Engine) -> set[str]:
+    """Return the addresses that requests of *engine* wait for, or load from."""
+    return {row.peer.address for row in engine.deferred} | {row.peer.address for row in engine.in_flight}

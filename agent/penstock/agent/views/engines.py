@@ -124,6 +124,8 @@ def status_words(item: admin.Engine, now: float) -> str:
     if (number := len(cores(item))) > 1:
         return text.style(f"{number} share a name", "red")
     if not item.paused:
+        if item.HasField("ejection"):
+            return text.style("connected, out of rotation", "yellow")
         return text.style("connected", "green")
     ends = f", {text.pause_end(item.pause, now)}" if item.pause.HasField("until") else ""
     return text.style(f"paused{ends}", "yellow")
@@ -169,6 +171,8 @@ def engine_description(
     yield f"Status: {status_words(item, now)}, last seen {text.ago_of(item.last_seen, now)}"
     if item.HasField("pause"):
         yield text.style(f"Pause: {text.pause_origin(item.pause, now)}", "yellow")
+    if item.HasField("ejection"):
+        yield text.style(f"Out of rotation: {text.ejection_words(item.ejection, now)}", "yellow")
     yield from text.section("Labels", (f"{key}={value}" for key, value in sorted(item.labels.items())))
     yield from text.section("Facts", _facts(item, now))
     yield from text.section("Policy", _policy(item, effective, now))

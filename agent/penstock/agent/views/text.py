@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
-    from penstock.proto.v1.admin_pb2 import Pause
+    from penstock.proto.v1.admin_pb2 import Ejection, Pause
     from penstock.proto.v1.common_pb2 import EngineKey, PolicySource
 
 NONE = "-"
@@ -96,6 +96,17 @@ def pause_origin(pause: Pause, now: float) -> str:
     known = " ".join(part for part in parts if part)
     why = f": {one_line(pause.reason)}" if pause.reason else ""
     return f"{known}{', ' if known else ''}{pause_end(pause, now)}{why}"
+
+
+def ejection_words(ejection: Ejection, now: float) -> str:
+    """Return since when, by whom and why a server is out of rotation, and until when."""
+    by = f" by {ejection.author}" if ejection.author else ""
+    why = f": {one_line(ejection.reason)}" if ejection.reason else ""
+    way = "" if ejection.in_force else "; its front end has not said that it answers so"
+    ends = f"ends {ago_of(ejection.until, now)}"
+    if not ejection.HasField("since"):
+        return f"the order has ended, and its front end has not followed yet; {ends} at the latest"
+    return f"{ago_of(ejection.since, now)}{by}, {ends}{why}{way}"
 
 
 def engine(key: EngineKey) -> str:

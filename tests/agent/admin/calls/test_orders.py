@@ -330,3 +330,77 @@ def test_a_time_of_any_length_is_answered(harness: AdminHarness, seconds: int) -
         (harness.stub.StartDrill, _drill(mode=0, delay={"seconds": seconds})),
     ):
         assert _fails(call, request)[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def _front_end(harness: AdminHarness, server: str, *, able: bool = True, out_until: int = 0) -> Source:
+    source = harness.source("", server=server, process="api")
+    hook = {"name": "readiness", "installed": able, "reason": "" if able else "vLLM lacks it"}
+    harness.snapshot(source, Snapshot(hooks=[hook], out_of_rotation_until_unix_nano=out_until))
+    return source
+
+
+def _eject(**fields: Any) -> admin.SetEjectionRequest:
+    whole = {
+        "selector": {"engines": [{"server": "a", "engine": "0"}]},
+        "ttl": {"seconds": 600},
+        "author": "me",
+    }
+    return admin.SetEjectionRequest(**{**whole, **fields})
+
+
+def _ejections(harness: AdminHarness) -> dict[str, admin.Ejection]:
+    return {
+        each.key.server: each.ejection
+        for each in harness.stub.ListEngines(admin.ListEnginesRequest()).engines
+        if each.HasField("ejection")
+    }
+
+
+def test_a_server_goes_out_of_rotation(harness: AdminHarness) -> None:
+    """All engines of the server are named; it holds once every front end says so; it ends likewise."""
+    for engine in ("0", "1"):
+        harness.source(engine, server="a")
+    harness.source("0", server="b")
+    front_end = _front_end(harness, "a")
+    answer = harness.stub.SetEjection(_eject(reason="INC-7"))
+    assert [(key.server, key.engine) for key in answer.engines] == [("a", "0"), ("a", "1")]
+    found = _ejections(harness)
+    assert found.keys() == {"a"}
+    assert (found["a"].author, found["a"].reason, found["a"].in_force) == ("me", "INC-7", False)
+    assert 590 < found["a"].until.ToSeconds() - time.time() <= 600
+    until = time.time_ns() + 60 * 10**9
+    harness.snapshot(front_end, Snapshot(out_of_rotation_until_unix_nano=until))
+    assert _ejections(harness)["a"].in_force
+    ended = admin.SetEjectionRequest(author="you")
+    assert len(harness.stub.SetEjection(ended).engines) == 3
+    # The front end has not followed yet, and says until when it is out.
+    left = _ejections(harness)["a"]
+    assert (left.in_force, left.HasField("since"), left.until.ToNanoseconds()) == (True, False, until)
+    harness.snapshot(front_end, Snapshot())
+    assert _ejections(harness) == {}
+    entries = harness.stub.ListAudit(admin.ListAuditRequest()).entries
+    assert [(entry.action, entry.name, entry.author) for entry in entries] == [
+        ("eject-off", "engine a/0, a/1, b/0", "you"),
+        ("eject", "engine a/0, a/1", "me"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        ({"selector": {}}, grpc.StatusCode.INVALID_ARGUMENT, "all servers of the agent"),
+        ({"ttl": {}}, grpc.StatusCode.INVALID_ARGUMENT, "give one from 1s to 24h"),
+        ({"selector": {"engines": [{"engine": "7"}]}}, grpc.StatusCode.NOT_FOUND, "there is no engine '7'"),
+        ({}, grpc.StatusCode.FAILED_PRECONDITION, "cannot answer for its readiness (vLLM lacks it)"),
+    ],
+)
+def test_an_order_out_of_rotation_that_cannot_be(
+    harness: AdminHarness, fields: dict[str, Any], code: grpc.StatusCode, text: str
+) -> None:
+    """The sentence says why, and nothing is ordered."""
+    harness.source("0", server="a")
+    _front_end(harness, "a", able=False)
+    got, details = _fails(harness.stub.SetEjection, _eject(**fields))
+    assert got is code
+    assert text in details
+    assert _ejections(harness) == {}

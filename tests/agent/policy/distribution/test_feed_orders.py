@@ -15,7 +15,7 @@ from tests.support.policy.orders import SECOND, fault_drill, quarantine_order, s
 from tests.support.policy.policies import action, manifest
 
 if TYPE_CHECKING:
-    from penstock.agent.policy.orders.order_store import FaultDrill
+    from penstock.agent.policy.orders.timed_orders import FaultDrill
     from penstock.proto.v1.policy_pb2 import Push
 
 _ABLE: dict[str, Any] = {"supported_fields": ["kv_load_failure", "peer_quarantine"], "faults_allowed": True}

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.agent.errors import FullError, NotFoundError, StateError
 from penstock.agent.model import EngineKey
-from penstock.agent.parsing.label_selector import Target
+from penstock.agent.parsing.label_selector import Selection, Target
 from penstock.agent.policy.orders import order_store
 from penstock.agent.policy.orders.order_store import OrderStore
+from penstock.agent.policy.orders.timed_orders import Ejection
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 
@@ -187,3 +188,53 @@ async def test_an_order_of_another_version_does_not_keep_the_agent_from_starting
             connection.execute("INSERT INTO timed_order (kind, document) VALUES ('later', '{}')")
     with _book(directory, [0.0]) as (book, _):
         assert [drill.id for drill in book.drills()] == ["d1"]
+
+
+def _ejection(server: str, *, began: int = 0, seconds: int = 100) -> Ejection:
+    return Ejection(
+        id=f"e-{server}",
+        selection=Selection(keys=frozenset({EngineKey(server, "0")})),
+        author="me",
+        reason="INC-7",
+        began_unix_nano=began,
+        ends_unix_nano=began + seconds * SECOND,
+        server=server,
+    )
+
+
+async def test_a_server_out_of_rotation(directory: Path) -> None:
+    """It is told for a minute at most, outlives a restart and other orders, ends by itself, by a newer one, and by its end."""
+    now = [0.0]
+    with _book(directory, now) as (book, database):
+        await book.set_ejections(
+            [_ejection("a"), _ejection("b")], {"a", "b"}, author="me", reason="x", which="w"
+        )
+        await book.start_drill(fault_drill(seconds=600))
+        assert (book.seconds_out("a"), book.seconds_out("b"), book.seconds_out("")) == (60, 60, 0)
+        entries = await PolicyStore(database).changes("", 2)
+        assert [(entry.change.action, entry.change.name) for entry in entries][-1] == ("eject", "w")
+    now[0] = 55.5
+    with _book(directory, now) as (book, database):
+        assert (book.seconds_out("a"), book.ejection_of("a")) == (45, _ejection("a"))
+        await book.set_ejections([], {"b"}, author="me", reason="", which="w")
+        assert (book.seconds_out("a"), book.seconds_out("b")) == (45, 0)
+        await book.set_ejections(
+            [_ejection("a", began=int(55.5 * SECOND), seconds=10)], {"a"}, author="me", reason="", which="w"
+        )
+        assert book.seconds_out("a") == 10
+        now[0] = 65.4
+        assert book.seconds_out("a") == 1
+        now[0] = 65.5
+        assert (book.seconds_out("a"), book.ejections()) == (0, [])
+        assert book.drills_for(_TARGET) != ()
+
+
+async def test_servers_out_of_rotation_are_bounded(directory: Path) -> None:
+    """Beyond the limit the order is refused, and nothing changes."""
+    with _book(directory, [0.0]) as (book, _):
+        names = [str(number) for number in range(257)]
+        with pytest.raises(FullError, match="256 servers are out of rotation already"):
+            await book.set_ejections(
+                [_ejection(name) for name in names], set(names), author="me", reason="", which="w"
+            )
+        assert book.ejections() == []

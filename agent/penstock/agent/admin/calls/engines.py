@@ -32,6 +32,7 @@ from penstock.agent.admin.lookups import (
 from penstock.agent.errors import ContractError, ImpossibleError, NotFoundError
 from penstock.agent.model import engines_by_server
 from penstock.agent.policy.rollouts import EngineCounts
+from penstock.proto.names import FRONT_END
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import Source
     from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest import Merged
+    from penstock.agent.policy.orders import Ejection
     from penstock.agent.sources import EngineView, LiveSource
     from penstock.proto.v1.snapshot_pb2 import Leases
 
@@ -165,6 +167,7 @@ def _engine(
         engine.queue.CopyFrom(without_requests(queue))
     if state.pause is not None:
         engine.pause.CopyFrom(messages.pause_message(state.pause))
+    _add_ejection(engine, view, agent.orders.ejection_of(view.key.server))
     if not view.connected:
         retires = agent.clock() + agent.retirement.seconds_left(view.key)
         engine.retires.FromNanoseconds(int(retires * 1e9))
@@ -190,6 +193,19 @@ def _engine(
     _add_sleep(engine, [snapshot.transfer.released_time_unix_nano for snapshot in snapshots])
     _add_leases(engine, [snapshot.leases for snapshot in snapshots if snapshot.HasField("leases")])
     return engine
+
+
+def _add_ejection(engine: admin.Engine, view: EngineView, order: Ejection | None) -> None:
+    """Set the order that takes its server out of rotation, or until when a front end still is without one."""
+    front_ends = [live for live in view.sources if live.connected and live.source.process == FRONT_END]
+    ends = [
+        0 if live.snapshot is None else live.snapshot.out_of_rotation_until_unix_nano for live in front_ends
+    ]
+    if order is not None:
+        engine.ejection.CopyFrom(messages.ejection_message(order, in_force=bool(ends) and all(ends)))
+    elif any(ends):
+        engine.ejection.in_force = True
+        engine.ejection.until.FromNanoseconds(max(ends))
 
 
 def _add_sleep(engine: admin.Engine, released: Iterable[int]) -> None:

@@ -25,10 +25,18 @@ from penstock.agent.admin.lookups import (
 )
 from penstock.agent.aio import ThreadYield
 from penstock.agent.errors import ContractError, ImpossibleError
-from penstock.agent.parsing import DRILL_MODES, SLOW, format_duration, select
+from penstock.agent.parsing import DRILL_MODES, SLOW, Selection, format_duration, select
 from penstock.agent.policy.distribution import delivery_progress
-from penstock.agent.policy.orders import MAX_DELAY, MAX_DRILL, MAX_QUARANTINE, FaultDrill, QuarantineOrder
-from penstock.proto.names import label, number
+from penstock.agent.policy.orders import (
+    MAX_DELAY,
+    MAX_DRILL,
+    MAX_EJECTION,
+    MAX_QUARANTINE,
+    Ejection,
+    FaultDrill,
+    QuarantineOrder,
+)
+from penstock.proto.names import FRONT_END, label, number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.common_pb2 import Peer
@@ -45,8 +53,8 @@ if TYPE_CHECKING:
     from penstock.agent.admin.lookups import AgentContext, PeerKey
     from penstock.agent.journal import Reader
     from penstock.agent.model import EngineKey
-    from penstock.agent.parsing import Selection
     from penstock.agent.policy.distribution import Subscriber
+    from penstock.agent.sources import EngineView
     from penstock.proto.v1.snapshot_pb2 import PeerStatus, Snapshot
 
 _CUT_OFF = (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_HALF_OPEN)
@@ -62,6 +70,8 @@ _MODES = {
     }
     for channel, words in DRILL_MODES.items()
 }
+# The hook of a front end that answers ``/health?penstock=ready``.
+_READINESS = "readiness"
 _NOT_ALLOWED = "not started with PENSTOCK_ALLOW_FAULTS=1"
 
 
@@ -85,6 +95,52 @@ async def set_quarantine(agent: AgentContext, request: admin.SetQuarantineReques
     _check_engines(agent, selection, adds=adds)
     await agent.orders.set_quarantine(order)
     return _ordered(order, request.state)
+
+
+async def set_ejection(agent: AgentContext, request: admin.SetEjectionRequest) -> admin.SetEjectionResponse:
+    """Take the servers of the selected engines out of rotation until the ttl ends, or without one end their orders."""
+    selection = selection_of(request.selector)
+    ejects = request.HasField("ttl")
+    if ejects and selection.everything:
+        raise ContractError(
+            "this takes all servers of the agent out of rotation; name engines, or select them"
+        )
+    servers = {target.key.server for target in selected_targets(agent, selection)}
+    views = [view for view in agent.registry.engines() if view.key.server in servers]
+    began = agent.orders.now_unix_nano
+    given = author_and_reason(request.author, request.reason)
+    orders = []
+    if ejects:
+        ttl = checked_ttl(request.ttl, MAX_EJECTION, "an order out of rotation")
+        for view in views:
+            _check_front_ends(view)
+        orders = [
+            Ejection(
+                id=new_order_id(),
+                selection=Selection(keys=frozenset(view.key for view in views if view.key.server == server)),
+                server=server,
+                **given,
+                began_unix_nano=began,
+                ends_unix_nano=began + ttl,
+            )
+            for server in sorted(servers)
+        ]
+    keys = [view.key for view in views]
+    await agent.orders.set_ejections(orders, servers, which=f"engine {', '.join(map(str, keys))}", **given)
+    return admin.SetEjectionResponse(engines=map(messages.key_message, keys))
+
+
+def _check_front_ends(view: EngineView) -> None:
+    for live in view.sources:
+        if not live.connected or live.source.process != FRONT_END or live.snapshot is None:
+            continue
+        hook = next((hook for hook in live.snapshot.hooks if hook.name == _READINESS), None)
+        if hook is None or not hook.installed:
+            why = f" ({hook.reason})" if hook is not None and hook.reason else ""
+            raise ImpossibleError(
+                f"the API server of engine {view.key} cannot answer for its readiness{why}; "
+                "'agentctl describe engine' shows its hooks"
+            )
 
 
 async def list_quarantines(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.agent.parsing import Selection, Target
     from penstock.agent.policy.distribution import EngineProgress, Progress
     from penstock.agent.policy.manifest import FieldSource, Leaves, Merged, ScheduleStep
-    from penstock.agent.policy.orders import Pause
+    from penstock.agent.policy.orders import Ejection, Pause
     from penstock.agent.policy.store import AuditEntry, StoredPolicy
     from penstock.agent.stalls import Stall
 
@@ -144,6 +144,17 @@ def pause_message(pause: Pause) -> admin.Pause:
         reason=pause.reason,
         since=timestamp_message(pause.began_unix_nano),
         until=timestamp_message(pause.ends_unix_nano),
+    )
+
+
+def ejection_message(order: Ejection, *, in_force: bool) -> admin.Ejection:
+    """Return an order that takes a server out of rotation; *in_force*: its front ends say so."""
+    return admin.Ejection(
+        since=timestamp_message(order.began_unix_nano),
+        until=timestamp_message(order.ends_unix_nano),
+        author=order.author,
+        reason=order.reason,
+        in_force=in_force,
     )
 
 

@@ -1,14 +1,16 @@
-"""Operator orders: quarantines and fault drills with a time to live, and the kill switch with or without one."""
+"""Operator orders with a time to live: quarantines, fault drills, ejections; and the kill switch with or without one."""
 
 from __future__ import annotations
 
 from penstock.agent.policy.orders.kill_switch import MAX_PAUSE, Pause, Pauses, with_front_ends
-from penstock.agent.policy.orders.order_store import (
+from penstock.agent.policy.orders.order_store import EJECTION_LEASE_SECONDS, OrderStore
+from penstock.agent.policy.orders.timed_orders import (
     MAX_DELAY,
     MAX_DRILL,
+    MAX_EJECTION,
     MAX_QUARANTINE,
+    Ejection,
     FaultDrill,
-    OrderStore,
     QuarantineOrder,
     quarantines_for,
     read_drill,
@@ -16,10 +18,13 @@ from penstock.agent.policy.orders.order_store import (
 )
 
 __all__ = [
+    "EJECTION_LEASE_SECONDS",
     "MAX_DELAY",
     "MAX_DRILL",
+    "MAX_EJECTION",
     "MAX_PAUSE",
     "MAX_QUARANTINE",
+    "Ejection",
     "FaultDrill",
     "OrderStore",
     "Pause",

@@ -1,4 +1,4 @@
-"""Operator orders: quarantine orders and fault drills, kept in ``policy.db`` over restarts with their end times.
+"""Operator orders: quarantines, fault drills and ejections, kept in ``policy.db`` over restarts with their end times.
 
 An order always has an end. The orders of an engine depend only on all orders and the current time, so they are the
 same after a restart.
@@ -7,190 +7,52 @@ same after a restart.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import json
 import time
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 from penstock.agent.aio import Listeners, to_completion
 from penstock.agent.errors import FullError, NotFoundError
-from penstock.agent.model import EngineKey
-from penstock.agent.parsing import Selection, format_labels, parse_labels
 from penstock.agent.policy.orders.kill_switch import KIND as PAUSE
+from penstock.agent.policy.orders.timed_orders import (
+    Ejection,
+    FaultDrill,
+    Order,
+    QuarantineOrder,
+    document,
+    drills_for,
+    kept,
+    moved,
+    quarantines_for,
+    read_drill,
+    read_ejection,
+    read_quarantine,
+    running,
+)
 from penstock.agent.policy.store import ClockSteps, audit, boot_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from penstock.agent.parsing import Target
     from penstock.agent.policy.store import Clock, PolicyDatabase
 
-MAX_QUARANTINE = timedelta(hours=24)
-MAX_DRILL = timedelta(hours=1)
-MAX_DELAY = timedelta(seconds=60)
 MAX_QUARANTINES = 256
 # The engine's limit.
 MAX_DRILLS = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """Fields of all orders; immutable.
-
-    Attributes:
-        id: unique over restarts; identifies the order in the engine.
-        selection: the engines, present and future.
-        began_unix_nano: by the agent's clock, as all times here; both follow it when it is set.
-
-    """
-
-    id: str
-    selection: Selection
-    author: str
-    reason: str
-    began_unix_nano: int
-    ends_unix_nano: int
-
-    def left_nano(self, now_unix_nano: int) -> int:
-        """Return the remaining nanoseconds, from 0 to the whole time to live, even if the clock is set back."""
-        whole = self.ends_unix_nano - self.began_unix_nano
-        return max(0, min(self.ends_unix_nano - now_unix_nano, whole))
-
+MAX_EJECTIONS = 256
+EJECTION_LEASE_SECONDS: Final = 60
+"""For how long a front end is told at once; the agent renews it."""
 
 T = TypeVar("T", bound=Order)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarantineOrder(Order):
-    """Quarantines *peer* (``host:port``), or exempts it from quarantine."""
-
-    peer: str
-    quarantined: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultDrill(Order):
-    """Injects faults into loads.
-
-    Attributes:
-        channel: ``Channel`` of the wire.
-        mode: ``FailureMode`` of the wire; unspecified makes transfers slow by *delay_nano*.
-        rate: share of attempts to hit, in (0, 1].
-        peer: only transfers with it; empty for all.
-
-    """
-
-    channel: int
-    mode: int
-    rate: float
-    peer: str = ""
-    delay_nano: int = 0
-
-
-def moved(found: Iterable[T], step: float) -> list[T]:
-    """Return orders by a clock that was set forward by *step* seconds; negative: back."""
-    nano = int(step * 1e9)
-    return [
-        dataclasses.replace(
-            order, began_unix_nano=order.began_unix_nano + nano, ends_unix_nano=order.ends_unix_nano + nano
-        )
-        for order in found
-    ]
-
-
-def running(drills: Iterable[FaultDrill], now_unix_nano: int) -> list[FaultDrill]:
-    """Return the running drills."""
-    return [drill for drill in drills if drill.left_nano(now_unix_nano)]
-
-
-def drills_for(drills: Iterable[FaultDrill], target: Target, now_unix_nano: int) -> tuple[FaultDrill, ...]:
-    """Return the running drills of *target*, oldest first."""
-    return tuple(drill for drill in running(drills, now_unix_nano) if drill.selection.matches(target))
-
-
-def quarantines_for(
-    orders: Iterable[QuarantineOrder], target: Target, now_unix_nano: int
-) -> tuple[QuarantineOrder, ...]:
-    """Return the orders in force in *target*: the newest about each peer, if it has not ended.
-
-    An older order does not return when the newer one ends.
-    """
-    newest: dict[str, QuarantineOrder] = {}
-    for order in orders:
-        if order.selection.matches(target):
-            # Moved to the end, so that a replaced order does not affect the sequence.
-            newest.pop(order.peer, None)
-            newest[order.peer] = order
-    return tuple(order for order in newest.values() if order.left_nano(now_unix_nano))
-
-
-def kept(orders: Iterable[QuarantineOrder], now_unix_nano: int) -> list[QuarantineOrder]:
-    """Drop the orders without effect.
-
-    Those are: orders replaced by a newer one about the same engines and peer, and ended ones, unless they override
-    an older one that has not ended.
-    """
-    found: list[QuarantineOrder] = []
-    replaced: set[tuple[str, Selection]] = set()
-    listed = list(orders)
-    for index in range(len(listed) - 1, -1, -1):
-        order = listed[index]
-        key = (order.peer, order.selection)
-        older = (other for other in listed[:index] if other.peer == order.peer)
-        matters = order.left_nano(now_unix_nano) or any(other.left_nano(now_unix_nano) for other in older)
-        if matters and key not in replaced:
-            found.append(order)
-        replaced.add(key)
-    return found[::-1]
-
-
-def document(order: Order) -> str:
-    """Return the canonical JSON text of an order, as stored and audited."""
-    fields: dict[str, Any] = {field.name: getattr(order, field.name) for field in dataclasses.fields(order)}
-    fields["selection"] = {
-        "labels": format_labels(order.selection.requirements),
-        "models": list(order.selection.models),
-        "engines": sorted(order.selection.keys),
-    }
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def read_quarantine(text: str) -> QuarantineOrder:
-    """Parse the text of :func:`document`.
-
-    Raises:
-        ValueError, KeyError, TypeError: the text is of another version.
-
-    """
-    return QuarantineOrder(**_fields(text))
-
-
-def read_drill(text: str) -> FaultDrill:
-    """Parse the text of :func:`document`; raises as :func:`read_quarantine`."""
-    return FaultDrill(**_fields(text))
-
-
-def _fields(text: str) -> dict[str, Any]:
-    fields = json.loads(text)
-    selection = fields["selection"]
-    fields["selection"] = Selection(
-        requirements=parse_labels(selection["labels"]),
-        models=tuple(selection["models"]),
-        keys=frozenset(EngineKey(*key) for key in selection["engines"]),
-    )
-    return dict(fields)
-
-
 _log = structlog.get_logger(__name__)
 
-_QUARANTINE, _DRILL = "quarantine", "drill"
+_QUARANTINE, _DRILL, _EJECTION = "quarantine", "drill", "ejection"
 
 
 class OrderStore:
-    """Quarantine orders and fault drills. Reads are from memory; listeners are called once a change is durable.
+    """Quarantine orders, fault drills and ejections. Reads are from memory; listeners are called once a change is durable.
 
     The end of an order by time is not announced. A step of the time of day makes no time to live longer or shorter.
     """
@@ -210,6 +72,7 @@ class OrderStore:
             rows = connection.execute("SELECT kind, document FROM timed_order ORDER BY number").fetchall()
         self._quarantines = _read(rows, _QUARANTINE, read_quarantine)
         self._drills = _read(rows, _DRILL, read_drill)
+        self._ejections = _read(rows, _EJECTION, read_ejection)
 
     @property
     def now_unix_nano(self) -> int:
@@ -218,6 +81,7 @@ class OrderStore:
             self._moved += step
             self._quarantines = moved(self._quarantines, step)
             self._drills = moved(self._drills, step)
+            self._ejections = moved(self._ejections, step)
         return int(self._clock() * 1e9)
 
     def quarantines(self) -> list[QuarantineOrder]:
@@ -229,6 +93,21 @@ class OrderStore:
         """Return the running drills, oldest first."""
         now = self.now_unix_nano
         return running(self._drills, now)
+
+    def ejections(self) -> list[Ejection]:
+        """Return the ejections in force, oldest first; one a server."""
+        now = self.now_unix_nano
+        return running(self._ejections, now)
+
+    def ejection_of(self, server: str) -> Ejection | None:
+        """Return the order that takes *server* out of rotation now; None for none."""
+        return next((order for order in self.ejections() if order.server == server), None)
+
+    def seconds_out(self, server: str) -> int:
+        """Return for how long a front end of *server* is to be out of rotation from now on: at most a minute; 0 for not at all."""
+        order = self.ejection_of(server)
+        left = 0 if order is None else order.left_nano(self.now_unix_nano)
+        return min(EJECTION_LEASE_SECONDS, -(-left // 10**9))
 
     def quarantines_for(self, target: Target) -> tuple[QuarantineOrder, ...]:
         """Return the quarantine orders in force in *target*."""
@@ -259,7 +138,7 @@ class OrderStore:
                 reason=order.reason,
                 new_manifest=document(order),
             )
-            await to_completion(self._write(quarantines, self.drills(), change))
+            await to_completion(self._write(change, quarantines=quarantines))
 
     async def start_drill(self, drill: FaultDrill) -> None:
         """Start a drill.
@@ -282,7 +161,7 @@ class OrderStore:
                 reason=drill.reason,
                 new_manifest=document(drill),
             )
-            await to_completion(self._write(self.quarantines(), drills, change))
+            await to_completion(self._write(change, drills=drills))
 
     async def stop_drill(self, drill_id: str, *, author: str) -> FaultDrill:
         """Stop a drill before its time to live ends.
@@ -304,8 +183,33 @@ class OrderStore:
                 name=f"drill {drill.id}",
                 old_manifest=document(drill),
             )
-            await to_completion(self._write(self.quarantines(), drills, change))
+            await to_completion(self._write(change, drills=drills))
             return drill
+
+    async def set_ejections(
+        self, orders: Sequence[Ejection], servers: Collection[str], *, author: str, reason: str, which: str
+    ) -> None:
+        """Replace the ejections of *servers* by *orders*; none ends them. *which* names the engines for the audit log.
+
+        Raises:
+            FullError: there are too many.
+            StateError: the change could not be written; nothing changed.
+
+        """
+        async with self._turn:
+            others = [order for order in self.ejections() if order.server not in servers]
+            if len(others) + len(orders) > MAX_EJECTIONS:
+                raise FullError(
+                    f"{MAX_EJECTIONS} servers are out of rotation already; end one of these orders first"
+                )
+            change = audit.Change(
+                author=author,
+                action="eject" if orders else "eject-off",
+                name=which,
+                reason=reason,
+                new_manifest=document(orders[0]) if orders else "",
+            )
+            await to_completion(self._write(change, ejections=[*others, *orders]))
 
     async def record_question(self, name: str, *, author: str, reason: str) -> None:
         """Write into the audit log that *author* asks an engine for its stacks; *name* is the engine's.
@@ -327,9 +231,18 @@ class OrderStore:
         return self._listeners.add(callback)
 
     async def _write(
-        self, quarantines: list[QuarantineOrder], drills: list[FaultDrill], change: audit.Change
+        self,
+        change: audit.Change,
+        *,
+        quarantines: list[QuarantineOrder] | None = None,
+        drills: list[FaultDrill] | None = None,
+        ejections: list[Ejection] | None = None,
     ) -> None:
-        rows = [*_rows(_QUARANTINE, quarantines), *_rows(_DRILL, drills)]
+        """Write *change* and all orders, with what is given in place of the present ones."""
+        quarantines = self.quarantines() if quarantines is None else quarantines
+        drills = self.drills() if drills is None else drills
+        ejections = self.ejections() if ejections is None else ejections
+        rows = [*_rows(_QUARANTINE, quarantines), *_rows(_DRILL, drills), *_rows(_EJECTION, ejections)]
 
         def write() -> None:
             with self._database.transaction() as connection:
@@ -341,6 +254,7 @@ class OrderStore:
         await asyncio.to_thread(write)
         step = self._moved - moved_before
         self._quarantines, self._drills = moved(quarantines, step), moved(drills, step)
+        self._ejections = moved(ejections, step)
         self._listeners.call()
 
 

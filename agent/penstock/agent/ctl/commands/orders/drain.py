@@ -73,7 +73,7 @@ def drain(client: Client, key: EngineKey, timeout: timedelta, settle: timedelta,
 
 def _what(state: DrainState) -> str:
     """Return what is said of a state, without its ages."""
-    return state.unknown or repr([(need.what, need.count, need.whom) for need in state.needs])
+    return state.unknown or repr([(need.what, need.number, need.whom) for need in state.needs])
 
 
 def _of_end(state: DrainState, sentence: str) -> str:
@@ -84,7 +84,7 @@ def _show(state: DrainState, output: str) -> None:
     if is_table(output):
         return
     needs = [
-        {"what": need.what, "count": need.count, "whom": need.whom}
+        {"what": need.what, "count": need.number, "whom": need.whom}
         | ({"oldest": moment(need.oldest_unix_nano)} if need.oldest_unix_nano else {})
         for need in state.needs
     ]
