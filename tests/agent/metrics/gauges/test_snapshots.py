@@ -268,6 +268,25 @@ def test_an_engine_is_paused_once_each_of_its_processes_is(
     assert gauges(*lives, away)["penstock_engine_paused"] == {(): value}
 
 
+_OUT = Snapshot(out_of_rotation_until_unix_nano=1)
+
+
+@pytest.mark.parametrize(
+    ("processes", "value"),
+    [([_OUT, _OUT], 1), ([_OUT, Snapshot()], 0), ([_OUT, None], 0), ([Snapshot()], 0)],
+    ids=["all", "one is in", "one has not said", "in"],
+)
+def test_a_server_is_out_of_rotation_once_each_of_its_front_ends_is(
+    processes: list[Snapshot | None], value: int
+) -> None:
+    """An engine says nothing about it."""
+    front_ends = [
+        live(source(engine="", process="api", epoch=90 + number), said) for number, said in enumerate(processes)
+    ]
+    shown = gauges(*front_ends, live(WORKERS[0], _OUT))
+    assert shown["penstock_server_out_of_rotation"] == {(): value}
+
+
 def test_hooks() -> None:
     """A hook that is in on one rank and out on another shows both, the second with its reason."""
     shown = gauges(
@@ -306,7 +325,10 @@ def test_a_front_end_is_no_engine() -> None:
     shown = gauges(
         live(source(engine="", process="api"), Snapshot(hooks=[{"name": "trace", "component": common.COMPONENT_FRONTEND, "installed": True}]))
     )  # fmt: skip
-    assert shown == {"penstock_hook_installed": {("frontend", "trace", "", ""): 1}}
+    assert shown == {
+        "penstock_hook_installed": {("frontend", "trace", "", ""): 1},
+        "penstock_server_out_of_rotation": {(): 0},
+    }
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,11 @@ ENGINE_PAUSED: Final = Metric(
     MetricKind.GAUGE,
     "1 while every connected process of the engine reports that agentctl pause holds: its hooks are passive.",
 )
+OUT_OF_ROTATION: Final = Metric(
+    "penstock_server_out_of_rotation",
+    MetricKind.GAUGE,
+    "1 while every connected front end of the server reports that its readiness answers 503 by order (agentctl eject).",
+)
 PAUSE_EXPIRY: Final = Metric(
     "penstock_engine_pause_expiry_timestamp_seconds",
     MetricKind.GAUGE,

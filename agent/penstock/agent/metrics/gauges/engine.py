@@ -144,6 +144,13 @@ def add_pause(sheet: GaugeSet, key: EngineKey, snapshots: Sequence[Snapshot | No
         sheet.set(from_snapshots.ENGINE_PAUSED, key, paused)
 
 
+def add_rotation(sheet: GaugeSet, key: EngineKey, snapshots: Sequence[Snapshot | None]) -> None:
+    """Put whether a server is out of rotation: each of its connected front ends says so; *key* is theirs."""
+    if not key.engine and any(snapshot is not None for snapshot in snapshots):
+        out = all(snapshot is not None and snapshot.out_of_rotation_until_unix_nano for snapshot in snapshots)
+        sheet.set(from_snapshots.OUT_OF_ROTATION, key, out)
+
+
 def _info(source: Source, facts: EngineFacts, engines: int) -> tuple[str, ...]:
     """Return the values of the labels of `from_snapshots.ENGINE_INFO`."""
     role, guessed = engine_role(source, facts)

@@ -6,7 +6,7 @@
 | oldest start | minimum |
 | leases, held blocks | maximum over the ranks: they hold the same requests |
 | pending, unacknowledged, unaccounted | sum |
-| paused | all of them |
+| paused, out of rotation | all of them |
 | peers | union; of a peer that several report, the last rank's word |
 """
 
@@ -16,7 +16,16 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.agent.metrics.catalogue import from_snapshots
-from penstock.agent.metrics.gauges.engine import MAX, MIN, add, add_facts, add_hooks, add_pause, add_policy
+from penstock.agent.metrics.gauges.engine import (
+    MAX,
+    MIN,
+    add,
+    add_facts,
+    add_hooks,
+    add_pause,
+    add_policy,
+    add_rotation,
+)
 from penstock.agent.metrics.series import UNKNOWN, peer_of
 from penstock.agent.model import engines_by_server
 from penstock.proto.names import NANOS, label
@@ -66,7 +75,9 @@ def add_snapshots(sheet: GaugeSet, sources: Iterable[LiveSource], wanted: Wanted
             add_facts(sheet, key, source, snapshot, servers.get(key.server, 0))
             add_hooks(sheet, key, snapshot)
             add_policy(sheet, key, snapshot, wanted)
-        add_pause(sheet, key, [live.snapshot for live in lives if live.connected])
+        said = [live.snapshot for live in lives if live.connected]
+        add_pause(sheet, key, said)
+        add_rotation(sheet, key, said)
         _add_peers(sheet, key, [snapshot for _, snapshot in snapshots])
         for live in lives:
             _add_emitter(sheet, key, live)
