@@ -281,7 +281,8 @@ def test_a_server_is_out_of_rotation_once_each_of_its_front_ends_is(
 ) -> None:
     """An engine says nothing about it."""
     front_ends = [
-        live(source(engine="", process="api", epoch=90 + number), said) for number, said in enumerate(processes)
+        live(source(engine="", process="api", epoch=90 + number), said)
+        for number, said in enumerate(processes)
     ]
     shown = gauges(*front_ends, live(WORKERS[0], _OUT))
     assert shown["penstock_server_out_of_rotation"] == {(): value}

@@ -82,6 +82,27 @@ def test_a_moment_without_a_lease_is_not_enough(
     )
 
 
+def test_out_of_rotation_first(harness: AdminHarness, agentctl: Agentctl, prefill: Source) -> None:
+    """The server is out before the wait, stays out for who ends it, and comes back if the wait is given up."""
+    front_end = harness.source("", server="prefill", process="api")
+    until = time.time_ns() + 60 * 10**9
+    hooks = [{"name": "readiness", "installed": True}]
+    harness.snapshot(front_end, Snapshot(hooks=hooks, out_of_rotation_until_unix_nano=until))
+    timer = threading.Timer(1.2, lambda: harness.snapshot(front_end, Snapshot(hooks=hooks)))
+    timer.start()
+    given_up = agentctl("drain", "prefill/0", *QUICK, "--eject")
+    timer.join()
+    assert given_up.exit_code == 1
+    first, *_, last = given_up.stdout.splitlines()
+    assert first == "engine prefill/0 is out of rotation for 1m1s"
+    assert last == "engine prefill/0 is back in rotation"
+    harness.snapshot(prefill, _report())
+    harness.snapshot(front_end, Snapshot(hooks=hooks, out_of_rotation_until_unix_nano=until))
+    done = agentctl("drain", "prefill/0", *QUICK, "--eject")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "engine prefill/0 is drained")
+    assert "out of rotation" in agentctl("get", "engines").stdout
+
+
 def test_an_engine_that_is_not_known(agentctl: Agentctl, prefill: Source) -> None:
     """The sentence has what may have been meant."""
     assert prefill

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
+from penstock.agent.ctl.commands.orders.eject import LateError, order_ejection
 from penstock.agent.ctl.connection.endpoint import bundle_of
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.moments import current_time
@@ -14,17 +16,19 @@ from penstock.agent.ctl.output import say_document
 from penstock.agent.ctl.printing import is_table, say, with_output
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import format_duration, no_engine
+from penstock.agent.views import text
 from penstock.agent.views.drain import drain_states, last_report
 from penstock.agent.views.json_values import moment
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from penstock.agent.ctl.connection.client import Client
     from penstock.agent.views.drain import DrainState
 
 _POLL_SECONDS = 0.5
+# An order out of rotation lasts longer than the wait: the engine is to be ended after it.
+_LONGER = timedelta(minutes=1)
+_PATIENCE = timedelta(seconds=10)
 
 
 @click.command()
@@ -37,17 +41,46 @@ _POLL_SECONDS = 0.5
     show_default=True,
     help="ENGINE is drained once nothing was needed for this long: it reports once a second.",
 )
+@click.option(
+    "--eject",
+    is_flag=True,
+    help="First take ENGINE's server out of rotation, for --timeout and a minute; back at once if this gives up.",
+)
 @with_output()
 @with_client
-def drain(client: Client, key: EngineKey, timeout: timedelta, settle: timedelta, output: str) -> None:
+def drain(
+    client: Client, key: EngineKey, timeout: timedelta, settle: timedelta, eject: bool, output: str
+) -> None:
     """Wait until nothing of ENGINE is needed any more: no lease unread, no transfer or save under way.
 
-    Of an engine that gives KV away, requests in its scheduler are needed, too. Changes nothing: take ENGINE out of
-    your router first, or new requests hold it up. Says who is waited for, and after --timeout, with exit code 1,
-    what was given up.
+    Of an engine that gives KV away, requests in its scheduler are needed, too. Without --eject it changes nothing:
+    take ENGINE out of your router first, or new requests hold it up. Says who is waited for, and after --timeout,
+    with exit code 1, what was given up.
     """
     if bundle_of(click.get_current_context()):
         raise UsageError("drain waits for a running engine; leave out --bundle")
+    if not eject:
+        _wait(client, key, timeout, settle, output)
+        return
+    # Only an answer of drain is a document on stdout.
+    tell = is_table(output)
+    _rotate(client, key, timeout + _LONGER, "drain", tell=tell)
+    try:
+        _wait(client, key, timeout, settle, output)
+    except BaseException:
+        _rotate(client, key, None, "drain was given up", tell=tell)
+        raise
+
+
+def _rotate(client: Client, key: EngineKey, ttl: timedelta | None, reason: str, *, tell: bool) -> None:
+    """Take the engine's server out of rotation, or back in; a front end that is late keeps nobody from the wait."""
+    try:
+        order_ejection(client, [key], "", ttl, reason, _PATIENCE, tell=tell)
+    except LateError as error:
+        say(text.style(error.message, "yellow"), err=True)
+
+
+def _wait(client: Client, key: EngineKey, timeout: timedelta, settle: timedelta, output: str) -> None:
     watch, ends, said, quiet_since = _Watch(client, key), time.monotonic() + timeout.total_seconds(), "", 0.0
     while True:
         state = watch.look()

@@ -33,6 +33,10 @@ _OFF = "off"
 _POLL_SECONDS = 0.2
 
 
+class LateError(FailedError):
+    """An order stands, and front ends have not said in time that they follow it."""
+
+
 @click.command(
     epilog="\b\nagentctl eject prefill/0 --for 10m --reason INC-42\nagentctl eject off [ENGINE]..."
 )
@@ -65,22 +69,26 @@ def eject(
         raise UsageError("name the engines, or select them; 'agentctl eject off' ends all such orders")
     if ends and ttl is not None:
         raise UsageError("--for is of a new order; leave it out")
-    order(client, keys, selector, None if ends else ttl or timedelta(minutes=10), reason, timeout, output)
+    lasts = None if ends else ttl or timedelta(minutes=10)
+    response = order_ejection(client, keys, selector, lasts, reason, timeout, tell=is_table(output))
+    if not is_table(output):
+        show(response, output)
 
 
-def order(
+def order_ejection(
     client: Client,
     keys: Sequence[EngineKey],
     selector: str,
     ttl: timedelta | None,
     reason: str,
     timeout: timedelta,
-    output: str = "table",
-) -> None:
-    """Order engines out of rotation for *ttl*, or back with None; wait until their front ends say so.
+    *,
+    tell: bool,
+) -> admin.SetEjectionResponse:
+    """Order engines out of rotation for *ttl*, or back with None; wait until their front ends say so, and *tell* it.
 
     Raises:
-        FailedError: they do not within *timeout*; the order stands.
+        LateError: they do not within *timeout*; the order stands.
 
     """
     request = admin.SetEjectionRequest(
@@ -91,9 +99,7 @@ def order(
     )
     response: admin.SetEjectionResponse = client.call("SetEjection", request)
     late = _wait(client, response, timeout.total_seconds(), ejects=ttl is not None)
-    if not is_table(output):
-        show(response, output)
-    elif not late:
+    if tell and not late:
         names = ", ".join(map(text.engine, response.engines))
         one = len(response.engines) == 1
         subject = f"engine {names} is" if one else f"engines {names} are"
@@ -104,10 +110,11 @@ def order(
         )
     if late:
         what = "back in" if ttl is None else "out of"
-        raise FailedError(
+        raise LateError(
             f"the front end of engine {', '.join(late)} did not say within {format_duration(timeout)} that it is {what} "
             "rotation; the order stands. One that has served no request and no probe yet is not connected"
         )
+    return response
 
 
 def _wait(client: Client, response: admin.SetEjectionResponse, seconds: float, *, ejects: bool) -> list[str]:
