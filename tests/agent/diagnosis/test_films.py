@@ -18,8 +18,18 @@ from tests.support.incidents.table import CANNOT_TELL, CAUSES
 if TYPE_CHECKING:
     from tests.support.incidents.films import Film
 
+# Of each film the fault, and of these all phases: several causes, none that can be told, one that takes another's place.
+_FAULT = "minute"
+_WHOLE = {"two-causes", "rebalances-stall", "load-never-starts"}
 _FILMED = [
-    pytest.param(film, phase, id=f"{film.name}-{phase}") for film in FILMS.values() for phase in PHASES
+    pytest.param(
+        film,
+        phase,
+        id=f"{film.name}-{phase}",
+        marks=[] if phase == _FAULT or film.name in _WHOLE else pytest.mark.long,
+    )
+    for film in FILMS.values()
+    for phase in PHASES
 ]
 
 

@@ -45,7 +45,13 @@ def test_the_right_cause_comes_first(incident: Incident) -> None:
         assert word in document["sentence"]
 
 
-@each_incident
+@pytest.mark.parametrize(
+    "incident",
+    [
+        pytest.param(incident, id=name, marks=[pytest.mark.long] * (number > 0))
+        for number, (name, incident) in enumerate(INCIDENTS.items())
+    ],
+)
 def test_it_does_not_depend_on_the_day(incident: Incident, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of the bundle is the present: years later the same is said."""
     before = _diagnosis(incident)
@@ -73,7 +79,16 @@ def test_a_recording_is_small_and_says_its_format(incident: Incident) -> None:
 
 @pytest.mark.parametrize(
     "bundle",
-    [*RECORDED.glob("*.bundle"), *FILMED.glob("*/*.bundle")],
+    [
+        *RECORDED.glob("*.bundle"),
+        *FILMED.glob("*/minute.bundle"),
+        # They say more of the same machine.
+        *(
+            pytest.param(path, marks=pytest.mark.long)
+            for path in FILMED.glob("*/*.bundle")
+            if path.stem != "minute"
+        ),
+    ],
     ids=lambda path: f"{path.parent.name}-{path.stem}",
 )
 async def test_a_recording_is_of_no_machine_in_particular(bundle: Path, tmp_path: Path) -> None:
