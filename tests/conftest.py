@@ -30,7 +30,7 @@ settings.register_profile(
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
-    max_examples=50,
+    max_examples=20,
 )
 settings.register_profile("long", settings.get_profile("fixed"), max_examples=100)
 settings.register_profile("fresh", settings.get_profile("fixed"), derandomize=False, max_examples=1_000)

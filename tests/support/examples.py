@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import settings
 
 _ALL = {"long", "fresh"}
-_PART = 3
+_PART = 6
 
 
 def examples(number: int, part: int = _PART) -> int:
-    """Return *number* where all are tried, else a third of it, or one *part* of so many."""
+    """Return *number* where all are tried, else a sixth of it, or one *part* of so many."""
     return number if settings.get_current_profile_name() in _ALL else -(-number // part)

@@ -22,6 +22,7 @@ from penstock.agent.page.wire import (
 )
 from penstock.proto.v1 import admin_pb2 as admin
 
+from tests.support.examples import examples
 from tests.support.page.shell import words_of
 
 NOW = 1_750_000_000.0
@@ -299,7 +300,7 @@ def test_a_large_fleet_fits(engines: int, peers: int) -> None:
     assert json.loads(data)["verdict"]["sentence"] == "x" * 300
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(ANY, st.integers(0, 16), st.integers(0, 40))
 def test_whatever_engines_say_is_text_and_fits(text: str, engines: int, peers: int) -> None:
     """As JSON in one line of an event stream; the same in parts as at once."""
@@ -323,7 +324,7 @@ def test_text_has_no_marks_of_styles(text: str) -> None:
     assert not any("\ud800" <= character <= "\udfff" for character in found)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.lists(
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1), min_size=1

@@ -19,6 +19,7 @@ from penstock.agent.policy.store import OwnedManifest
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 
+from tests.support.examples import examples
 from tests.support.policy.policies import NOW, action, document, manifest
 from tests.support.policy.source_model import BY_HAND, Brought, Held, SourceModel
 
@@ -229,4 +230,4 @@ class Sources(RuleBasedStateMachine):
 
 
 TestSources = Sources.TestCase
-TestSources.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestSources.settings = settings(max_examples=examples(60, 3), stateful_step_count=30, deadline=None)
