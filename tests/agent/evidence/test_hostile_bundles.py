@@ -23,6 +23,8 @@ from penstock.agent.evidence import restored
 from penstock.agent.evidence.restored import read_state
 from penstock.proto.v1.admin_pb2 import BundlePart
 
+from tests.support.variants import product
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -143,7 +145,19 @@ HOSTILE: dict[str, tuple[Callable[[Files], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+# What is wrong with them is wrong with another one, too.
+_LIKE_OTHERS = {
+    "too many values in a file that may swell",
+    "a version that is infinite",
+    "a number that no float holds",
+    "the first time of the calendar",
+    "seconds that are no number",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in _LIKE_OTHERS)) for name in HOSTILE]
+)
 def test_a_hostile_one_gets_a_sentence(tmp_path: Path, name: str) -> None:
     """Within 2 GiB of address space; no traceback, and no file is left."""
     change, words = HOSTILE[name]
@@ -176,13 +190,16 @@ def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path: Path) -> None:
     assert "pipe cannot be opened: it is not a file" in result.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("opened", [False, True], ids=["while it is opened", "while it is served"])
+@product(
+    number={each.name: each for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)},
+    opened={"while it is opened": False, "while it is served": True},
+)
 def test_a_signal_leaves_nothing(tmp_path: Path, number: signal.Signals, *, opened: bool) -> None:
     """Neither while the bundle is unpacked nor later; a word at most is said."""
     files = _files()
-    # It is opened for a while.
-    _state(sources=[{"source": {"epoch": str(epoch)}} for epoch in range(1, 40_000)])(files)
+    if not opened:
+        # For a while.
+        _state(sources=[{"source": {"epoch": str(epoch)}} for epoch in range(1, 40_000)])(files)
     _write(tmp_path / "b.penstock", files)
     (scratch := tmp_path / "scratch").mkdir()
     with subprocess.Popen(
