@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,11 +33,18 @@ def slim_payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_payload(place / "payload", source_wheel(place))
 
 
-@pytest.fixture
-def staged(slim_payload: Path, tmp_path: Path) -> Path:
-    """Stage an engine part without gRPC, for a test to damage."""
-    target = tmp_path / "engine"
+@pytest.fixture(scope="session")
+def slim_stage(slim_payload: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stage an engine part without gRPC."""
+    target = tmp_path_factory.mktemp("slim-stage") / "engine"
     run_stage(slim_payload, target)
+    return target
+
+
+@pytest.fixture
+def staged(slim_stage: Path, tmp_path: Path) -> Path:
+    """Copy it, for a test to damage."""
+    target: Path = shutil.copytree(slim_stage, tmp_path / "engine")
     return target
 
 

@@ -18,8 +18,8 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
-@pytest.fixture
-def cases(checkout: Checkout) -> dict[str, Any]:
-    """Return the objects of the cases by name, with the component."""
-    found = documents(checkout.build(CASES, "component"))
+@pytest.fixture(scope="session")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the objects of the cases by name, with the component; no test changes them."""
+    found = documents(Checkout(tmp_path_factory.mktemp("cases")).build(CASES, "component"))
     return {each["metadata"]["name"]: each for each in found}

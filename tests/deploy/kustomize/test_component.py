@@ -12,6 +12,7 @@ import yaml
 from tests.deploy.kustomize.conftest import CASES
 from tests.support.kubernetes.builds import VERSIONS, build, documents
 from tests.support.kubernetes.pods import containers, named, quality_of_service, templates, violations
+from tests.support.variants import product
 
 if TYPE_CHECKING:
     from tests.support.kubernetes.builds import Checkout
@@ -259,8 +260,10 @@ def test_in_another_kustomization(checkout: Checkout) -> None:
     assert "PodTemplate" not in {each["kind"] for each in built.values()}
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("part", ["component", "daemonset/component"])
+@product(
+    version={each: each for each in VERSIONS},
+    part={each: each for each in ("component", "daemonset/component")},
+)
 def test_kustomizations_with_it_side_by_side(checkout: Checkout, version: str, part: str) -> None:
     """Prefill and decode have the component each, and one kustomization lists both."""
     above = checkout.place / "above"
@@ -298,18 +301,18 @@ spec:
 """
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
-    ("variable", "path"),
-    [
-        ("{name: PYTHONPATH}", _VOLUME),
-        ("{name: PYTHONPATH, value: ''}", _VOLUME),
-        ("{name: PYTHONPATH, value: /mine}", f"{_VOLUME}:/mine"),
-        ("{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}", _VOLUME),
-    ],
+@product(
+    version={each: each for each in VERSIONS},
+    variable_and_path={
+        "without a value": ("{name: PYTHONPATH}", _VOLUME),
+        "empty": ("{name: PYTHONPATH, value: ''}", _VOLUME),
+        "set": ("{name: PYTHONPATH, value: /mine}", f"{_VOLUME}:/mine"),
+        "another": ("{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}", _VOLUME),
+    },
 )
-def test_python_path(checkout: Checkout, version: str, variable: str, path: str) -> None:
+def test_python_path(checkout: Checkout, version: str, variable_and_path: tuple[str, str]) -> None:
     """One that is empty stays without a colon, after which Python would look in the working directory."""
+    variable, path = variable_and_path
     (built,) = documents(checkout.build(_engine_with("", variable), "component", version=version))
     assert environment_of(built)["PYTHONPATH"]["value"] == path
 
