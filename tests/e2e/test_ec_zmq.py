@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -41,6 +42,8 @@ _IDS = ["cpu", "async-fork-tp2"]
 both = pytest.mark.parametrize(
     "served", [None, pytest.param(ASYNC_FORK_TP2, marks=pytest.mark.long)], indirect=True, ids=_IDS
 )
+# They may copy out of an encoder's memory. Only where drills are allowed pictures wait for that.
+_AT_ONCE, _BY_THE_FETCHER = Variant("cpu-without-drills"), replace(CPU_DEFAULTS, name="cpu-same-host")
 _CHANNEL = {"channel": "ec"}
 _ATTEMPTS = 5
 
@@ -59,7 +62,9 @@ def served(
     stack: EcStack, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ZmqBench]:
     """Give the stack's language model, or another one beside it."""
-    with zmq_bench(stack, request.param, logs=tmp_path_factory.mktemp("ec-zmq")) as bench:
+    same_host = request.param in (_AT_ONCE, _BY_THE_FETCHER)
+    logs = tmp_path_factory.mktemp("ec-zmq")
+    with zmq_bench(stack, request.param, logs=logs, same_host=same_host) as bench:
         yield bench
 
 
@@ -318,7 +323,12 @@ def test_an_item_that_was_evicted_meanwhile(ec: ZmqBench, senders: ThreadPoolExe
     }
 
 
-@pytest.mark.parametrize("served", [ASYNC_FORK_TP2], indirect=True, ids=["async-fork-tp2"])
+@pytest.mark.parametrize(
+    "served",
+    [_AT_ONCE, pytest.param(ASYNC_FORK_TP2, marks=pytest.mark.long)],
+    indirect=True,
+    ids=["cpu", "async-fork-tp2"],
+)
 def test_a_request_without_media(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
     """It alone fails, with a retryable error; with its media it is answered.
 
@@ -342,40 +352,35 @@ def test_a_request_without_media(ec: ZmqBench, senders: ThreadPoolExecutor) -> N
 
 
 @pytest.mark.parametrize(
-    "variant",
+    "served",
     [
-        pytest.param(Variant("cpu-without-drills"), id="at-once"),
-        pytest.param(CPU_DEFAULTS, id="by-the-fetcher", marks=pytest.mark.long),
+        pytest.param(_AT_ONCE, id="at-once"),
+        pytest.param(_BY_THE_FETCHER, id="by-the-fetcher", marks=pytest.mark.long),
     ],
+    indirect=True,
 )
-def test_pictures_of_an_encoder_on_the_same_host(
-    stack: EcStack, variant: Variant, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_pictures_of_an_encoder_on_the_same_host(ec: ZmqBench, request: pytest.FixtureRequest) -> None:
     """They are copied out of its memory and verified; the connection carries less than one. Only where drills are allowed they wait."""
-    logs = tmp_path_factory.mktemp("ec-same-host")
-    with zmq_bench(stack, variant, logs=logs, same_host=True) as ec:
-        first = ask(1)
-        _encoded(ec, first)
-        ec.send(first)  # the encoder has answered where its memory is
-        ec.enforce(integrity={"sampleRatio": 1.0, "action": "enforce"})
-        moved = {**_CHANNEL, "direction": "receive", "peer": ec.peer, "result": "ok"}
-        for _ in range(_ATTEMPTS):
-            request = ask(2)
-            (expected,) = _encoded(ec, request)
-            carried, counted = ec.link.carried, ec.value("penstock_transfers_total", **moved)
-            assert ec.send(request).tokens == expected
-            assert ec.link.carried - carried < INTO_THE_FIRST
-            wanted = counted + 2
-            until(
-                partial(_counts, ec, wanted, "penstock_transfers_total", moved), "The copies are not counted"
-            )
-            (found,) = ec.closed(request).request_closed.verifications
-            assert bool(ec.events("deferral_start", request.name)) == (variant is CPU_DEFAULTS)
-            # A worker that got no turn while it compared the first one leaves the second.
-            if not found.unverified:
-                break
-        assert (found.ok, found.mismatch, found.unverified) == (2, 0, 0), found
-        assert not ec.guard_errors()
+    waits = request.node.callspec.params["served"] is _BY_THE_FETCHER
+    first = ask(1)
+    _encoded(ec, first)
+    ec.send(first)  # the encoder has answered where its memory is
+    ec.enforce(integrity={"sampleRatio": 1.0, "action": "enforce"})
+    moved = {**_CHANNEL, "direction": "receive", "peer": ec.peer, "result": "ok"}
+    for _ in range(_ATTEMPTS):
+        pictures = ask(2)
+        (expected,) = _encoded(ec, pictures)
+        carried, counted = ec.link.carried, ec.value("penstock_transfers_total", **moved)
+        assert ec.send(pictures).tokens == expected
+        assert ec.link.carried - carried < INTO_THE_FIRST
+        wanted = counted + 2
+        until(partial(_counts, ec, wanted, "penstock_transfers_total", moved), "The copies are not counted")
+        (found,) = ec.closed(pictures).request_closed.verifications
+        assert bool(ec.events("deferral_start", pictures.name)) == waits
+        # A worker that got no turn while it compared the first one leaves the second.
+        if not found.unverified:
+            break
+    assert (found.ok, found.mismatch, found.unverified) == (2, 0, 0), found
 
 
 @pytest.mark.long

@@ -37,7 +37,7 @@ def _counts(agent: Agent, expected: float, metric: str, **labels: str) -> bool:
 @pytest.mark.parametrize(
     ("server", "arguments"),
     [
-        ("sync", ("--profile",)),
+        pytest.param("sync", ("--profile",), marks=pytest.mark.long),
         ("async", ASYNCHRONOUS),
     ],
 )

@@ -102,6 +102,7 @@ def test_a_staged_engine_part_is_at_work(start: Callable[[str, str], Server]) ->
             agent.stop()
 
 
+@pytest.mark.long
 def test_a_broken_engine_part_is_left_out(start: Callable[[str, str], Server], engine_part: Path) -> None:
     """The engine serves as without Penstock, and says once a process why."""
     (engine_part / "penstock" / "instrumentation" / "runtime.py").write_text("def broken(:\n")

@@ -194,7 +194,7 @@ def test_sigterm_to_a_server_that_drains(kv: Bench) -> None:
         assert not pod.ends("source_lost")
 
 
-@pytest.mark.parametrize("process", [ENGINE_CORE, "worker"])
+@pytest.mark.parametrize("process", [ENGINE_CORE, pytest.param("worker", marks=pytest.mark.long)])
 def test_a_killed_process_takes_its_engine_with_it(kv: Bench, process: str) -> None:
     """The EngineCore is lost, also one that ends because of its worker. Its API server then says goodbye: that is no stop."""
     with _pod(kv, "killed") as pod:

@@ -22,19 +22,45 @@ if TYPE_CHECKING:
 TOKENS = 12
 
 
-class CacheBench(AgentBench):
-    """Two engines; the first has Penstock."""
+class ObservedBench(AgentBench):
+    """An engine that has Penstock."""
 
-    def __init__(self, agent: Agent, observed: Server, plain: Server) -> None:
+    def __init__(self, agent: Agent, observed: Server) -> None:
         super().__init__(agent, observed.spec.name, labels={"role": "both"}, policy="cache-tests")
         self.observed = observed
-        self.plain = plain
 
     def failure(self, name: str) -> TransferFailure:
         """Return the one failure of a request that has been let go."""
         self.event("request_closed", name)
         (event,) = self.events("transfer_failure", name)
         return event.transfer_failure
+
+
+class CacheBench(ObservedBench):
+    """Two engines; the first has Penstock."""
+
+    def __init__(self, agent: Agent, observed: Server, plain: Server) -> None:
+        super().__init__(agent, observed)
+        self.plain = plain
+
+
+@contextmanager
+def observed_bench(start: Callable[[str, str], Server]) -> Iterator[ObservedBench]:
+    """Run an agent and one engine; *start* takes a name and an endpoint."""
+    with short_directory() as directory:
+        agent = Agent(directory, engines=1)
+        servers: list[Server] = []
+        try:
+            agent.start()
+            servers.append(start("observed", agent.endpoint))
+            servers[0].wait_ready()
+            bench = ObservedBench(agent, servers[0])
+            yield bench
+            bench.close()
+        finally:
+            for server in servers:
+                server.stop()
+            agent.stop()
 
 
 @contextmanager
