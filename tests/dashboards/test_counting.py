@@ -6,6 +6,7 @@ import json
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import pytest
 from penstock.agent.metrics.catalogue import METRICS, MetricKind, from_log
 
 from tests.support.prometheus.promql import metrics
@@ -315,11 +316,19 @@ def test_the_first_value_of_a_series_is_counted(tmp_path: Path) -> None:
     _run(SEEN, expected, tmp_path)
 
 
-def test_what_is_not_new_is_not_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "stories",
+    [
+        # A first scrape, a gap, a return after an hour, a reset.
+        pytest.param((UNSEEN[0], UNSEEN[3], UNSEEN[6], UNSEEN[7]), id="one of each kind"),
+        pytest.param(UNSEEN, id="all", marks=pytest.mark.long),
+    ],
+)
+def test_what_is_not_new_is_not_counted(stories: tuple[Story, ...], tmp_path: Path) -> None:
     """No alert is even pending after a first scrape, a gap, a return or a reset."""
     expected = {
         "expr": f"count by (namespace, alertname, job) (count_over_time(ALERTS[{_AFTER * _STEP}s]))",
         "eval_time": f"{(_BORN + _AFTER) * _STEP}s",
         "exp_samples": [],
     }
-    _run(UNSEEN, [expected], tmp_path)
+    _run(stories, [expected], tmp_path)

@@ -44,7 +44,11 @@ def test_promtool_accepts_the_rules(prometheus_directory: Path) -> None:
     assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.parametrize("name", _FILES)
+@pytest.mark.parametrize(
+    # test_counting.py has a burst of each alert.
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] * (name == "burst")) for name in _FILES],
+)
 def test_promtool_runs_the_unit_tests(name: str, prometheus_directory: Path, tmp_path: Path) -> None:
     """Each alert fires when it should, stays quiet when it should, with these words; each test has the rules about its series."""
     files = []

@@ -18,6 +18,8 @@ _MODULES = {
     module.__name__.rpartition(".")[2]: module
     for module in (event, counter, column, policy_field, condition, alert, reason, command)
 }
+# It has all kinds of steps; the others are for long runs.
+_ALWAYS = "counter"
 _SECTION = re.compile(r"^## (?P<title>.+)\n(?P<text>(?:(?!## ).*\n)*)", re.MULTILINE)
 _SPAN = re.compile(r"`([^`]+)`")
 _FOLDERS = ("agent", "dashboards", "deploy", "docs", "instrumentation", "proto", "scripts", "tests")
@@ -48,7 +50,9 @@ def test_the_document_names_the_files_of_the_recipe(name: str) -> None:
     assert targets_of(text) == list(recipe.make)
 
 
-@pytest.mark.parametrize("name", _MODULES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name != _ALWAYS)) for name in _MODULES]
+)
 def test_a_recipe_works(name: str, tmp_path: Path) -> None:
     """Its edits fit, its commands run, the tests that it names pass, and what it adds is there from end to end."""
     recipe: Recipe = _MODULES[name].RECIPE
