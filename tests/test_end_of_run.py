@@ -85,7 +85,14 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("name", ["test_a.py", "test_g.py", "test_z.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("test_a.py", marks=pytest.mark.long),
+        "test_g.py",
+        pytest.param("test_z.py", marks=pytest.mark.long),
+    ],
+)
 def test_a_worker_that_dies_fails_one_test(tmp_path: Path, name: str) -> None:
     """The run goes on without that test and ends, be its file the first, one of many or the last."""
     for letter in "bcdefhijklmnopqrstuvwxy":

@@ -136,6 +136,7 @@ def test_the_processor_has_its_family():
     assert "family" in processor()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 def test_a_slower_emit_is_refused(tmp_path):
     """One more call for each sample is more than two per cent of emit; the same code on another path is the same."""

@@ -82,7 +82,7 @@ def _listed(answer: Result) -> set[str]:
     return {line.split()[0] for line in answer.stdout.splitlines()[1:]}
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.long)])
 def test_one_hangs_one_refuses_one_has_a_wrong_certificate(count: int, tmp_path: Path) -> None:
     """Each is named with its reason; all other engines are listed, and get each change of a policy."""
     with short_directory() as directory, ExitStack() as parts:

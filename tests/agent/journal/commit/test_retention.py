@@ -108,7 +108,14 @@ async def test_the_oldest_batches_go(journal, source, log):
         assert reader.source(source.epoch) == source
 
 
-@pytest.mark.parametrize("steps", [(-3_600, 7_200), (3_600, -7_200), (10**9, -(10**9))])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (-3_600, 7_200),
+        pytest.param((3_600, -7_200), marks=pytest.mark.long),
+        pytest.param((10**9, -(10**9)), marks=pytest.mark.long),
+    ],
+)
 async def test_no_step_of_the_clock_changes_what_goes(journal, log, monkeypatch, steps):
     """The oldest of the log go, in its order, whatever their times."""
     ahead = 0.0

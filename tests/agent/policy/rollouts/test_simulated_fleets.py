@@ -133,7 +133,19 @@ def share(name: str, wanted: str, *, effect: float = 1.0, traffic: float = 0.0) 
     return sum(found) / RUNS
 
 
-@pytest.mark.parametrize("name", FLEETS)
+# One of each kind of cause, and each number of engines, is for every run.
+_ALWAYS = {
+    "prompts of one size, 2 of 4",
+    "waits of any length, 12 of 24",
+    "few long among many short, 12 of 24",
+    "engines differ, lognormal, 3 of 60",
+    "a bad peer of 3 engines, 4 of 8",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name not in _ALWAYS)) for name in FLEETS]
+)
 def test_a_harmless_policy_is_seldom_called_worse(name: str) -> None:
     """Also where one engine serves ten times as much as another."""
     assert share(name, "worse") <= FALSE_ABORTS
@@ -144,9 +156,9 @@ def test_a_harmless_policy_is_seldom_called_worse(name: str) -> None:
     "name",
     [
         "prompts of one size, 2 of 4",
-        "prompts of one size, 3 of 6",
-        "prompts of any size, 3 of 60",
-        "few large among many small, 2 of 4",
+        pytest.param("prompts of one size, 3 of 6", marks=pytest.mark.long),
+        pytest.param("prompts of any size, 3 of 60", marks=pytest.mark.long),
+        pytest.param("few large among many small, 2 of 4", marks=pytest.mark.long),
         "few long among many short, 12 of 24",
     ],
 )
@@ -159,10 +171,10 @@ def test_a_doubling_seldom_passes_unseen(name: str) -> None:
     ("name", "effect", "least"),
     [
         ("few long among many short, 12 of 24", 2.0, 0.9),
-        ("a bad peer of 4 engines, 3 of 60", 2.0, 0.6),
+        pytest.param("a bad peer of 4 engines, 3 of 60", 2.0, 0.6, marks=pytest.mark.long),
         ("prompts of one size, 3 of 6", 30.0, 0.9),
-        ("prompts of any size, 3 of 60", 30.0, 0.9),
-        ("waits of one length, 2 of 8", 100.0, 0.9),
+        pytest.param("prompts of any size, 3 of 60", 30.0, 0.9, marks=pytest.mark.long),
+        pytest.param("waits of one length, 2 of 8", 100.0, 0.9, marks=pytest.mark.long),
         ("a bad peer of 3 engines, 4 of 8", 60.0, 0.9),
     ],
 )
