@@ -21,7 +21,7 @@ def _objects(directory: Path) -> ApiServer:
     return ApiServer(directory / "cluster")
 
 
-@pytest.mark.parametrize("place", [pytest.param("bucket", marks=pytest.mark.long), "bucket and objects"])
+@pytest.mark.parametrize("place", ["bucket", pytest.param("bucket and objects", marks=pytest.mark.long)])
 async def test_random_kills_under_changes(place: str) -> None:
     """Each engine ends with what a model computes from the confirmed writes; none lost a policy meanwhile."""
     with short_directory() as directory:
