@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from penstock.proto.v1 import snapshot_pb2
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN, Event
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -22,6 +21,7 @@ from tests.support.agent.stories import (
     probe,
     sample,
 )
+from tests.support.variants import product
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,8 +99,7 @@ def _snapshot(moment: int) -> Snapshot:
     )
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("length", [1, MOST])
+@product(moment={str(each): each for each in MOMENTS}, length={"1": 1, "most": MOST})
 def test_every_command_answers(
     harness: AdminHarness, agentctl: Callable[..., Result], moment: int, length: int, tmp_path: Path
 ) -> None:

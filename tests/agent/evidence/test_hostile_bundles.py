@@ -103,6 +103,15 @@ def _journal(statement: str, *values: object) -> Callable[[Files], None]:
     return change
 
 
+def _large(statement: str, body: Callable[[], bytes]) -> Callable[[Files], None]:
+    """Return the same with a value that is made when it is needed: not in each process that collects tests."""
+
+    def change(files: Files) -> None:
+        _journal(statement, body())(files)
+
+    return change
+
+
 def _counters() -> bytes:
     return zlib.compress(b'{"version":[' + b"[]," * (30 << 20) + b"[]]}")
 
@@ -112,12 +121,13 @@ HOSTILE: dict[str, tuple[Callable[[Files], None], str]] = {
     "too many values in a file that may swell": (_sources(3), "more than 2,000,000 values"),
     "too many sources": (_state(sources=[{}] * 50_001), "50,001 sources; an agent keeps at most 50,000"),
     "saved metrics that swell": (
-        _journal("UPDATE folds SET body = ?", _counters()),
+        _large("UPDATE folds SET body = ?", _counters),
         "journal.db (saved metrics) has more than 4,000,000 values",
     ),
     "a row that is larger than any": (
-        _journal(
-            "UPDATE batches SET body = ? WHERE id = (SELECT min(id) FROM batches)", os.urandom(17 << 20)
+        _large(
+            "UPDATE batches SET body = ? WHERE id = (SELECT min(id) FROM batches)",
+            lambda: os.urandom(17 << 20),
         ),
         "a row of 17.0 MiB in batches",
     ),
