@@ -21,6 +21,8 @@ def test_life_of_a_quarantine():
     assert bench.quarantine.listing() == [
         Status("a", "e1", BreakerState.OPEN, "failures", 60 * SECOND, rehearsal=False)
     ]
+    assert [bench.quarantine.wait_ns(peer, 20 * SECOND) for peer in "ab"] == [40 * SECOND, 0]
+    assert bench.quarantine.wait_ns("a", 90 * SECOND) == 0
     bench.advance(60)
     probe = bench.admit("a")
     assert probe.probe
@@ -103,6 +105,7 @@ def test_a_lower_share_releases_the_longest_open():
     assert bench.cut_off() == {"b", "c"}
     bench.rules(replace(RULES, max_peers_percent=34))
     assert bench.cut_off() == {"c"}
+    assert bench.quarantine.wait_ns("c", 0) is None
     assert bench.story() == [
         ("a", BreakerState.OPEN, BreakerState.CLOSED, "max_peers_percent"),
         ("b", BreakerState.OPEN, BreakerState.CLOSED, "max_peers_percent"),

@@ -150,3 +150,27 @@ def test_changes_of_the_rate_hand_out_nothing(changes):
         budget.configure(rate, None)
         taken += tokens if budget.acquire(tokens) else 0
         assert taken * SECOND <= allowed
+
+
+@given(
+    rate=st.integers(0, 1000),
+    largest=st.none() | st.integers(0, 2000),
+    taken=st.integers(0, 2000),
+    tokens=st.integers(0, 3000),
+)
+def test_the_wait_is_exact(rate, largest, taken, tokens):
+    """After it the tokens are there, a nanosecond before they are not; what never fits has none."""
+    clock = ManualClock()
+    budget = RecomputeBudget(clock)
+    assert budget.wait_ns(tokens) == 0
+    budget.configure(rate, largest)
+    budget.acquire(taken)
+    wait = budget.wait_ns(tokens)
+    if wait is None:
+        assert tokens > budget.capacity
+        return
+    if wait:
+        clock.now += wait - 1
+        assert not budget.acquire(tokens)
+        clock.now += 1
+    assert budget.acquire(tokens)

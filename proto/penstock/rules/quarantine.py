@@ -104,6 +104,13 @@ class Quarantine:
         """Return all peers whose circuit is not closed; safe in any thread."""
         return list(self._listed.copy().values())
 
+    def wait_ns(self, peer: str, now: int) -> int | None:
+        """Return in how many nanoseconds a load from *peer* may be admitted again; None if no time ends its quarantine."""
+        status = self._listed.get(peer)
+        if status is None:
+            return 0
+        return None if status.until_ns is None else max(status.until_ns - now, 0)
+
     @property
     def known_peers(self) -> int:
         """The number of peers, of all channels."""

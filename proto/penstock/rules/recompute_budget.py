@@ -73,6 +73,16 @@ class RecomputeBudget:
         self._fill()
         return self._level // NANOS
 
+    def wait_ns(self, tokens: int) -> int | None:
+        """Return in how many nanoseconds *tokens* can be acquired, if nobody else does; None for never."""
+        if self._rate is None:
+            return 0
+        if tokens > self._capacity:
+            return None if tokens else 0
+        self._fill()
+        missing = max(tokens * NANOS - self._level, 0)
+        return -(-missing // self._rate) if missing else 0
+
     def acquire(self, tokens: int) -> bool:
         """Acquire *tokens* if all of them are available; otherwise acquire none and return False."""
         if self._rate is None:

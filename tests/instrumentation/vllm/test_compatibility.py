@@ -19,7 +19,6 @@ from penstock.instrumentation.hooks.registry import NOT_USED, registry
 from penstock.instrumentation.hooks.report import HookStatus
 from penstock.instrumentation.vllm import install as installer
 from penstock.instrumentation.vllm import survey as surveys
-from penstock.instrumentation.vllm.recovery import ClientErrorHook
 from penstock.instrumentation.vllm.scheduler.hook import instrument
 from penstock.proto.v1.common_pb2 import COMPONENT_FRONTEND, COMPONENT_SCHEDULER, COMPONENT_WORKER
 from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -99,7 +98,7 @@ VERSIONS = {
     "0.30": Known(missing=_UNTIL_31),
     "0.31": Known(missing=_UNTIL_31),
     "0.32": Known(),
-    "0.33": Known(unused=frozenset({"client_error"})),
+    "0.33": Known(),
 }
 
 OWN = ".".join(vllm.__version__.split(".")[:2])
@@ -206,10 +205,6 @@ async def test_the_report_of_an_engine(tmp_path: Path, monkeypatch: pytest.Monke
     wanted = [each for each in expected() if each[0] not in others]
     # It has no encoder connector.
     unused = {"ec_connector", "zmq_ec_connector"}
-    if not ClientErrorHook.is_used():
-        (own,) = [each for each in snapshot.hooks if each.name == ClientErrorHook.name]
-        assert (own.installed, own.reason) == (False, f"{NOT_USED}: {ClientErrorHook.NATIVE}")
-        snapshot.hooks.remove(own)
     assert [(each.name, each.component, each.installed, each.reason) for each in snapshot.hooks] == [
         (name, component, fits, f"{NOT_USED}: {reason}" if name in unused and not fits else reason)
         for name, component, fits, reason in wanted

@@ -55,9 +55,12 @@ def connector_output(**fields: Any) -> Any:
 
 
 def client_text(output: Any) -> Any:
-    """Return what the API process gets to know of why a request failed, as an earlier vLLM's stop reason has it."""
+    """Return what the API process gets to know of why a request failed, as an earlier vLLM's stop reason has it; no object."""
     error = getattr(output, "error", None)
-    return output.stop_reason if error is None else f"{PREFIX}{error.message}"
+    if error is not None:
+        return f"{PREFIX}{error.message}"
+    reason = output.stop_reason
+    return reason.partition("\n")[0] if isinstance(reason, str) else reason
 
 
 def encoder_output(report: Any) -> Any:

@@ -74,6 +74,10 @@ class PeerGate:
             address, engine_id, failure, time.monotonic_ns(), probe=probe, channel=channel
         )
 
+    def wait_ns(self, address: str) -> int | None:
+        """Return in how many nanoseconds a load from a peer may be admitted again; None if no time ends its quarantine."""
+        return self._quarantine.wait_ns(address, time.monotonic_ns())
+
     def cause(self, address: str) -> Cause:
         """Return the last failure of a peer; one without a mode where none is known, as after an order."""
         return self._causes.get(address, Cause(0, 0))

@@ -108,8 +108,6 @@ class TraceContextHook:
             vllm_version=engine_identity.vllm_version(),
         )
         settings = runtime.settings
-        if not ClientErrorHook.is_used():
-            registry.excuse(ClientErrorHook.name)
         registry.install(ClientErrorHook(), settings.hooks_disabled if settings is not None else ())
         engine_identity.excuse_hooks(engine.vllm_config)
         runtime.start()

@@ -64,9 +64,9 @@ def survey(disabled: Collection[str] = ()) -> list[HookReport]:
             for each in adapter.hooks()
         ),
         _report(
-            "client_error",
-            c.COMPONENT_FRONTEND,
-            _client_error,
+            ClientErrorHook.name,
+            ClientErrorHook.component,
+            functools.partial(fit_of, ClientErrorHook()),
             disabled,
         ),
     ]
@@ -104,12 +104,6 @@ def _mooncake() -> Fit:
     except (ImportError, AttributeError) as error:
         raise _NotUsedError("this vLLM has no such connector") from error
     return fit_of(MooncakeHook(worker))
-
-
-def _client_error() -> Fit:
-    if not ClientErrorHook.is_used():
-        raise _NotUsedError(ClientErrorHook.NATIVE)
-    return fit_of(ClientErrorHook())
 
 
 def _p2p_tier() -> Fit:

@@ -9,6 +9,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.rules.policy import Action
 
+from tests.support.engine.client_errors import sent_facts
 from tests.support.engine.parked import fail_loads, park, serve, stop_reasons
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, step
@@ -91,8 +92,11 @@ def test_the_budget_is_shared(make_scheduler: MakeScheduler, recorder: Recorder)
     scheduler = make_scheduler()
     runtime.policy.swap(policy("auto", tokens_per_second=2 * 96), 1.0)
     parked = [park(scheduler, f"r{index}", first=400 + index) for index in range(3)]
-    fail_loads(scheduler, *parked)
+    (facts,) = sent_facts(fail_loads(scheduler, *parked)).values()
     assert sorted(outcome_of(recorder, each).outcome for each in parked) == [RECOMPUTED, RECOMPUTED, FAILED]
+    # Half a second brings what it lost.
+    assert facts is not None
+    assert (facts["decided_by"], facts["retry_after_s"]) == ("budget", 1)
     runtime.policy.swap(policy("recompute", tokens_per_second=2 * 96), 1.0)
     ordered = park(scheduler, "ordered", first=410)
     fail_loads(scheduler, ordered)
@@ -107,8 +111,9 @@ def test_no_policy_says_nothing_to_the_client(
     scheduler = make_scheduler(own=own)
     runtime.policy.swap(policy("", observed="auto"), 1.0)
     parked = park(scheduler, "r")
-    told = stop_reasons(fail_loads(scheduler, parked))
-    assert told == ({"r": None} if own == "fail" else {})
+    outputs = fail_loads(scheduler, parked)
+    assert stop_reasons(outputs) == ({"r": None} if own == "fail" else {})
+    assert not any(sent_facts(outputs).values())
     found = outcome_of(recorder, parked)
     assert (found.decided_by, found.observed_outcome) == (c.DECIDED_BY_VLLM, RECOMPUTED)
     assert "any number" in found.observed_reason

@@ -16,6 +16,7 @@ from penstock.rules.circuit_breaker import BreakerState
 from penstock.rules.policy import PeerQuarantine
 from penstock.rules.quarantine import QuarantineOrder
 
+from tests.support.engine.client_errors import sent_facts
 from tests.support.engine.parked import fail_loads, finish_loads, park, remote, serve, stop_reasons
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, PEER, request, step
@@ -98,9 +99,15 @@ def test_too_much_to_recompute_fails_at_once(
     sicken(scheduler)
     large = request("large", first=320, tokens=5 * BLOCK, params=remote())
     scheduler.add_request(large)
-    told = stop_reasons(step(scheduler))
+    outputs = step(scheduler)
+    told = stop_reasons(outputs)
     assert told.keys() == {"large"}
     assert f"mode handshake, peer {PEER}): the peer is quarantined; 160 tokens lost" in told["large"]
+    facts = sent_facts(outputs)["large"]
+    assert facts is not None
+    # Until the quarantine ends, which has just begun; the failure that began it was another request's.
+    assert (facts["decided_by"], facts["retry_after_s"], facts["blocks_held"]) == ("quarantine", 60, None)
+    assert (facts["mode"], facts["peer"]["address"]) == ("handshake", PEER)
     assert "large" not in scheduler.requests
     assert not scheduler.connector.connector_scheduler._reqs_need_recv
     (outcome,) = recorder.take("load_outcome", "large")

@@ -6,14 +6,17 @@ import asyncio
 import json
 import warnings
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.hooks import fit_of
-from penstock.instrumentation.vllm.compat import request_error
+from penstock.instrumentation.vllm.compat import error_handlers, request_error
 from penstock.instrumentation.vllm.naming.peers import Peer
 from penstock.instrumentation.vllm.recovery.client_error import (
+    HEADER,
     PREFIX,
+    ClientError,
     ClientErrorHook,
     FailingRequests,
     LoadError,
@@ -24,6 +27,8 @@ from penstock.rules import DecidedBy, Decision, Outcome
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
+    from fastapi import FastAPI
+    from starlette.testclient import TestClient
     from vllm import exceptions
     from vllm.entrypoints.generate.base.serving import GenerateBaseServing, GenerationError
     from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
@@ -34,25 +39,29 @@ with warnings.catch_warnings():
     from vllm.v1.metrics.stats import IterationStats
     from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
+from tests.support.engine.client_errors import facts_of
 from tests.support.engine.versions import client_text, from_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.support.engine.recorder import Recorder
 
 TEXT = "KV load failure (mode handshake, peer p:1): 412 tokens lost, at most 96 are recomputed (policy limits, generation 3). The request can be retried."
+CAUSE, PEER = Cause(c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_REFUSED), Peer("p:1", "engine-p")
+DECISION = Decision(
+    Outcome.FAILED,
+    DecidedBy.POLICY,
+    "412 tokens lost, at most 96 are recomputed",
+    policy="policy limits, generation 3",
+)
+ERROR = describe(CAUSE, PEER, DECISION)
+FACTS = json.loads(ERROR.facts)
 CHILDREN = 2
 # Until 0.31 vLLM has one type of error for all that went wrong in the server.
 RETRYABLE = (
     "ServiceUnavailableError" if hasattr(exceptions, "RetryableRequestError") else "InternalServerError"
 )
-# Until 0.27 in another module.
-try:
-    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
-except ImportError:
-    from vllm.entrypoints.serve.utils.error_response import create_error_response
-
 
 NATIVE = request_error("") is not None
 patched = pytest.mark.skipif(NATIVE, reason="vLLM answers with a request's own error")
@@ -94,17 +103,10 @@ def raised(finish_reason: str | None) -> GenerationError:
 
 def test_describe() -> None:
     """The sentence names mode and peer and says that a retry is safe; one without a mode leaves it out."""
-    cause = Cause(1, 3)
-    decision = Decision(
-        Outcome.FAILED,
-        DecidedBy.POLICY,
-        "412 tokens lost, at most 96 are recomputed",
-        policy="policy limits, generation 3",
-    )
-    assert describe(cause, Peer("p:1"), decision) == TEXT
+    assert ERROR.text == TEXT
     unnamed = Decision(Outcome.FAILED, DecidedBy.VLLM, "x")
     text = "KV load failure (peer unknown): x. The request can be retried."
-    assert describe(Cause(0, 0), None, unnamed) == text
+    assert describe(Cause(0, 0), None, unnamed).text == text
 
 
 def test_errors_are_attached() -> None:
@@ -113,17 +115,18 @@ def test_errors_are_attached() -> None:
     ours = EngineCoreOutput("ours", [], finish_reason=FinishReason.ERROR)
     theirs = EngineCoreOutput("theirs", [], finish_reason=FinishReason.ERROR)
     failing = FailingRequests(SimpleNamespace(requests={"good": None}))
-    failing.update({"good": "no", "ours": "why", "gone": "never"})
+    no, why = ClientError("no"), ClientError("why")
+    failing.update({"good": no, "ours": why, "gone": ClientError("never")})
     failing.attach_errors({0: SimpleNamespace(outputs=[good, theirs]), 1: SimpleNamespace(outputs=[ours])})
     assert [client_text(each) for each in (good, ours, theirs)] == [None, f"{PREFIX}why", None]
-    assert failing == {"good": "no"}
+    assert failing == {"good": no}
 
 
 def failed() -> EngineCoreOutput:
     """Return the output of a request that a policy fails, as the API process receives it."""
     output = EngineCoreOutput("r", [], finish_reason=FinishReason.ERROR)
     failing = FailingRequests(SimpleNamespace(requests={"r": None}))
-    failing["r"] = TEXT
+    failing["r"] = ERROR
     failing.attach_errors({0: SimpleNamespace(outputs=[output])})
     sent = MsgpackEncoder().encode(EngineCoreOutputs(outputs=[output]))
     (received,) = MsgpackDecoder(EngineCoreOutputs).decode(sent).outputs
@@ -131,10 +134,35 @@ def failed() -> EngineCoreOutput:
     return received
 
 
-@native
-def test_native_error(recorder: Recorder) -> None:
-    """The output carries the error, the client gets 503 with the same sentence, and the hook says that it is of no use."""
-    assert not recorder.events
+def answered(app: FastAPI) -> tuple[int, dict[str, Any], str | None]:
+    """Return status, error and header of the answer of *app*."""
+    response = TestClient(app, raise_server_exceptions=False).get("/")
+    return response.status_code, response.json()["error"], response.headers.get(HEADER)
+
+
+def failing_app(error: Callable[[], Exception | None]) -> FastAPI:
+    """Return an app with vLLM's own handlers whose only route raises what *error* returns then."""
+    app = FastAPI()
+    app.state.args = SimpleNamespace(log_error_stack=False)
+    try:
+        from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
+    except ImportError:  # until 0.27
+        app.exception_handler(GenerationError)(error_handlers().generation_error_handler)
+        app.exception_handler(ValueError)(error_handlers().exception_handler)
+    else:
+        init_exception_handler(app)
+
+    @app.get("/")
+    async def fail() -> None:
+        found = error()
+        assert found is not None
+        raise found
+
+    return app
+
+
+def native_error() -> Exception:
+    """Return what vLLM's output processor raises for the output of a request that a policy fails."""
     collector = RequestOutputCollector(RequestOutputKind.FINAL_ONLY, "r")
     processor = OutputProcessor(None, log_stats=False)
     request = EngineCoreRequest(
@@ -156,31 +184,87 @@ def test_native_error(recorder: Recorder) -> None:
     assert not stats.finished_requests
     with pytest.raises(exceptions.RetryableRequestError) as caught:
         asyncio.run(collector.get())
-    answer = create_error_response(caught.value).error
-    assert (answer.code, answer.type, answer.message) == (503, RETRYABLE, TEXT)
-    assert fit_of(ClientErrorHook()).unmet == ClientErrorHook.NATIVE
+    return caught.value
 
 
 @native
-def test_native_error_in_a_stream(recorder: Recorder) -> None:
-    """In a stream the error event carries the same."""
+def test_native_error(recorder: Recorder) -> None:
+    """Without the hook the client gets 503 with the same sentence, and no object."""
     assert not recorder.events
-    serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
-    error = failed().error.to_exception()
-    answer = json.loads(serving._convert_generation_error_to_streaming_response(error))["error"]
-    assert (answer["code"], answer["type"], answer["message"]) == (503, RETRYABLE, TEXT)
+    error_of_vllm = native_error()
+    status, error, header = answered(failing_app(lambda: error_of_vllm))
+    assert (status, error["code"], error["type"], error["message"]) == (503, 503, RETRYABLE, TEXT)
+    assert ("penstock" in error, header) == (False, None)
+
+
+@native
+def test_native_error_with_the_object(hook: ClientErrorHook) -> None:
+    """With it the object and the header are there; all else is the same."""
+    assert hook.name == "client_error"
+    error_of_vllm = native_error()
+    status, error, header = answered(failing_app(lambda: error_of_vllm))
+    assert (status, error["code"], error["type"], error["message"]) == (503, 503, RETRYABLE, TEXT)
+    assert (facts_of(error), header) == (FACTS, "1")
+
+
+@native
+@pytest.mark.parametrize("hooked", [False, True])
+def test_native_error_in_a_stream(hooked: bool, recorder: Recorder) -> None:
+    """In a stream the error event carries the same, where vLLM passes the error and where it passes its text alone."""
+    assert not recorder.events
+    hook = ClientErrorHook()
+    if hooked:
+        hook.install()
+    try:
+        serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
+        error: Any = native_error()
+        answers = [
+            json.loads(serving._convert_generation_error_to_streaming_response(error))["error"],
+            json.loads(
+                serving.create_error_response(
+                    str(error), err_type=RETRYABLE, status_code=error.status_code
+                ).model_dump_json()
+            )["error"],
+        ]
+    finally:
+        hook.uninstall()
+    for answer in answers:
+        assert (answer["code"], answer["type"], answer["message"]) == (503, RETRYABLE, TEXT)
+        assert answer.get("penstock") == (FACTS if hooked else None)
+
+
+@pytest.mark.parametrize("stop_reason", [None, "of somebody else"])
+def test_other_errors_have_no_object(stop_reason: str | None, hook: ClientErrorHook) -> None:
+    """Errors of vLLM's own get neither object nor header."""
+    assert hook.name == "client_error"
+    status, error, header = answered(failing_app(lambda: raised(completion(stop_reason).finish_reason)))
+    assert (status, error["code"], error["message"]) == (500, 500, "Internal server error")
+    assert ("penstock" in error, header) == (False, None)
+    status, error, header = answered(failing_app(lambda: ValueError(f"no {ERROR.encode()}")))
+    assert (status, "penstock" in error, header) == (400, False, None)
 
 
 @patched
 def test_retryable_error(hook: ClientErrorHook) -> None:
-    """A marked output becomes HTTP 503 with the scheduler's text; it still is the finish reason ``error`` to all others."""
+    """A marked output becomes HTTP 503 with text, object and header; it still is the finish reason ``error`` to all others."""
     assert hook.name == "client_error"
-    output = completion(PREFIX + TEXT)
-    assert output.finish_reason == "error"
-    error = raised(output.finish_reason)
-    assert isinstance(error, getattr(exceptions, "RetryableRequestError", GenerationError))
-    answer = create_error_response(error).error
-    assert (answer.code, answer.type, answer.message) == (503, RETRYABLE, TEXT)
+    hook.uninstall()
+    app = failing_app(lambda: raised(completion(ERROR.encode()).finish_reason))
+    # As in a server: the hook comes with the first request.
+    TestClient(app, raise_server_exceptions=False).get("/")
+    hook.install()
+    assert completion(ERROR.encode()).finish_reason == "error"
+    status, error, header = answered(app)
+    assert (status, error["code"], error["type"], error["message"]) == (503, 503, RETRYABLE, TEXT)
+    assert (facts_of(error), header) == (FACTS, "1")
+
+
+@patched
+def test_a_text_alone(hook: ClientErrorHook) -> None:
+    """A text without an object, as of another Penstock's scheduler, is the client's all the same."""
+    assert hook.name == "client_error"
+    status, error, header = answered(failing_app(lambda: raised(completion(PREFIX + TEXT).finish_reason)))
+    assert (status, error["message"], "penstock" in error, header) == (503, TEXT, False, None)
 
 
 @patched
@@ -190,24 +274,20 @@ def test_other_errors_stay(stop_reason: str | None, hook: ClientErrorHook) -> No
     assert hook.name == "client_error"
     output = completion(stop_reason)
     assert not isinstance(output.finish_reason, LoadError)
-    answer = create_error_response(raised(output.finish_reason)).error
-    assert (answer.code, answer.message) == (500, "Internal server error")
+    assert str(raised(output.finish_reason)) == "Internal server error"
     GenerateBaseServing._raise_if_error(SimpleNamespace(), "stop", "cmpl-1")
 
 
-@patched
 def test_taken_out(recorder: Recorder) -> None:
     """After un-installing vLLM's own methods are back."""
     assert not recorder.events
-    before = vars(RequestState)["_new_completion_output"], vars(GenerateBaseServing)["_raise_if_error"]
+    owners = RequestState, GenerateBaseServing, error_handlers(), type(request_error(""))
+    before = [dict(vars(each)) for each in owners]
     hook = ClientErrorHook()
     hook.install()
     hook.uninstall()
-    assert before == (
-        vars(RequestState)["_new_completion_output"],
-        vars(GenerateBaseServing)["_raise_if_error"],
-    )
-    assert str(raised(completion(PREFIX + TEXT).finish_reason)) == "Internal server error"
+    assert before == [dict(vars(each)) for each in owners]
+    assert str(raised(completion(ERROR.encode()).finish_reason)) == "Internal server error"
 
 
 @patched
@@ -216,7 +296,7 @@ def test_one_of_n_choices(hook: ClientErrorHook) -> None:
     assert hook.name == "client_error"
     collector = RequestOutputCollector(RequestOutputKind.FINAL_ONLY, "r")
     for index in range(CHILDREN):
-        output = completion(PREFIX + TEXT if index else None, index)
+        output = completion(ERROR.encode() if index else None, index)
         collector.put(RequestOutput("r", "", [], None, [output], finished=bool(index)))
     merged = asyncio.run(collector.get())
     assert [isinstance(each.finish_reason, LoadError) for each in merged.outputs] == [False, True]
@@ -227,7 +307,7 @@ def test_one_of_n_choices(hook: ClientErrorHook) -> None:
 @pytest.mark.parametrize(
     ("stop_reason", "code", "kind", "message"),
     [
-        (PREFIX + TEXT, 503, RETRYABLE, TEXT),
+        (ERROR.encode(), 503, RETRYABLE, TEXT),
         (None, 500, "InternalServerError", "Internal server error"),
     ],
 )
@@ -240,3 +320,23 @@ def test_in_a_stream(
     error = raised(completion(stop_reason).finish_reason)
     answer = json.loads(serving._convert_generation_error_to_streaming_response(error))["error"]
     assert (answer["code"], answer["type"], answer["message"]) == (code, kind, message)
+    assert answer.get("penstock") == (FACTS if stop_reason is not None else None)
+
+
+@patched
+def test_without_the_place_of_the_answer(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where vLLM makes its answers elsewhere, only the object is missing, and the check says so."""
+    assert not recorder.events
+    handlers = error_handlers()
+    app = failing_app(lambda: raised(completion(ERROR.encode()).finish_reason))
+    monkeypatch.delattr(handlers, "create_error_response")
+    hook = ClientErrorHook()
+    fit = fit_of(hook)
+    assert (fit.unmet, "error_object" in [each.name for each in fit.missing]) == ("", True)
+    hook.install()
+    monkeypatch.undo()
+    try:
+        status, error, header = answered(app)
+    finally:
+        hook.uninstall()
+    assert (status, error["message"], "penstock" in error, header) == (503, TEXT, False, None)

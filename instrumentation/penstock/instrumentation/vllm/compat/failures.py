@@ -9,6 +9,7 @@ Until 0.30: vLLM's counter of failed transfers has failed handshakes in it, and 
 request (:func:`counts_transfers_alone`).
 Until 0.30: a request whose encoder outputs do not fit has no set of its own; it fails with those whose grammar does not
 compile (:func:`errored_requests`).
+Until 0.27: the API server's handlers of errors are in another module (:func:`error_handlers`).
 Until 0.31: vLLM has no error that a client may retry; its error of a failed generation carries the status
 (:func:`retryable_error`).
 Until 0.32: a scheduler cannot tell the API process why a request failed (:func:`request_error`).
@@ -129,10 +130,13 @@ def _with_status(base: Any) -> type[Exception]:
     return RetryableRequestError
 
 
-def request_error(text: str) -> Any | None:
+_LOAD_FAILURE: Final = "penstock_load_failure"
+
+
+def request_error(text: str, facts: str = "") -> Any | None:
     """Return the error of a request that the scheduler's output takes along, and that the API process answers with 503 and *text*.
 
-    None where vLLM's outputs carry none.
+    Its code, which vLLM tells nobody, takes *facts* along. None where vLLM's outputs carry none.
     """
     from vllm.v1.engine import EngineCoreOutput
 
@@ -140,7 +144,24 @@ def request_error(text: str) -> Any | None:
         return None
     from vllm.outputs import RequestError
 
-    return RequestError(code="penstock_load_failure", message=text, retryable=True)
+    return RequestError(code=f"{_LOAD_FAILURE} {facts}".rstrip(), message=text, retryable=True)
+
+
+def native_facts(error: Any) -> str:
+    """Return the facts that an error of :func:`request_error` takes along; empty for other errors."""
+    name, _, facts = error.code.partition(" ")
+    return facts if name == _LOAD_FAILURE else ""
+
+
+def error_handlers() -> Any:
+    """Return the API process's module that answers a failed generation where no serving class does."""
+    try:
+        from vllm.entrypoints.serve.exception_handling.handlers import vllm_error
+    except ImportError:
+        from vllm.entrypoints.serve.utils import server_utils
+
+        return server_utils
+    return vllm_error
 
 
 _WAITING: Final = "WAITING_FOR_REMOTE_KVS"

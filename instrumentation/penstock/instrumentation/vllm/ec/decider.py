@@ -11,7 +11,7 @@ from penstock.instrumentation.vllm.requests import outcomes
 from penstock.rules import HELD, NO_POLICY, DecidedBy, Decision, EcLoss, Outcome, decide_ec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.instrumentation.vllm.requests import Affected, Cause, SchedulerObserver
     from penstock.rules import Policy
@@ -22,16 +22,28 @@ class EcFailureDecider:
 
     Attributes:
         policy: the policy in force.
-        failing: requests that are about to fail, and their clients' sentences.
+        failing: requests that are about to fail, and what their clients learn.
 
     """
 
-    def __init__(self, scheduler: Any, observer: SchedulerObserver, *, connector: str, own: Outcome) -> None:
-        """Decide by *own* where no policy names an action; *connector* is the name that outcomes carry."""
+    def __init__(
+        self,
+        scheduler: Any,
+        observer: SchedulerObserver,
+        *,
+        connector: str,
+        own: Outcome,
+        wait_ns: Callable[[str], int | None],
+    ) -> None:
+        """Decide by *own* where no policy names an action; *connector* is the name that outcomes carry.
+
+        *wait_ns* returns in how many nanoseconds the peer of an address may be asked again, None for never.
+        """
         self.policy: Policy = NO_POLICY
         self._observer = observer
         self._connector = connector
         self._own = own
+        self._wait_ns = wait_ns
         self.failing = FailingRequests(scheduler)
 
     @property
@@ -71,8 +83,9 @@ class EcFailureDecider:
         self._report(request, affected, Decision(Outcome.RECOMPUTED, DecidedBy.VLLM, why), cause)
 
     def _explain(self, affected: Affected, decision: Decision, cause: Cause) -> None:
-        text = client_error.describe(cause, cause.peer, decision, "EC")
-        self.failing[affected.request_id] = text
+        wait_ns = self._wait_ns(cause.peer.address) if cause.peer is not None else 0
+        error = client_error.describe(cause, cause.peer, decision, "EC", wait_ns=wait_ns)
+        self.failing[affected.request_id] = error
 
     def _report(self, request: Any, affected: Affected, decision: Decision, cause: Cause) -> None:
         record = self._observer.record_of(request)

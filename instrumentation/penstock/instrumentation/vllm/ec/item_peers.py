@@ -88,6 +88,10 @@ class ItemPeers:
         """Let no peer be asked for these *items* for a request: it was decided that they are encoded here."""
         self._local.setdefault(request_id, set()).update(items)
 
+    def wait_ns(self, address: str) -> int | None:
+        """Return in how many nanoseconds a peer may be asked again; None if no time ends its quarantine."""
+        return self._gate.wait_ns(address)
+
     def cause(self, address: str) -> Cause:
         """Return the last failure of a peer; one without a mode where none is known, as after an order."""
         return replace(self._gate.cause(address), peer=Peer(address))

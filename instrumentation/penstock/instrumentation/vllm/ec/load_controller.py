@@ -53,7 +53,7 @@ class EcLoadController:
     """The encoder outputs of one scheduler that has an EC connector.
 
     Attributes:
-        failing: requests that are about to fail, and their clients' sentences.
+        failing: requests that are about to fail, and what their clients learn.
         admits: keeps a request from peers that are cut off, see ``EcAdmission``; always true while none can be.
         peers: those of its items, and whether one can be cut off.
         unfit_drill: returns why a fault drill cannot be rehearsed here.
@@ -88,7 +88,9 @@ class EcLoadController:
         if self._loader is not None:
             own = _OUTCOMES.get(self._loader.load_failure_default, own)
             self._loader.observe(self._telemetry)
-        self._decider = EcFailureDecider(scheduler, observer, connector=self._telemetry.connector, own=own)
+        self._decider = EcFailureDecider(
+            scheduler, observer, connector=self._telemetry.connector, own=own, wait_ns=self.peers.wait_ns
+        )
         self.failing = self._decider.failing
         self._rewinds = supports(scheduler) and hears_all_ranks(scheduler)
         self._steps = UnconfirmedEcLoads(scheduler)

@@ -149,6 +149,10 @@ class KvFailureDecider:
         record.decided = record.present_attempt
         return settled
 
+    def wait_ns(self, affected: Affected) -> int | None:
+        """Return in how many nanoseconds the budget has room for what a request lost; None for never."""
+        return self._budgets.enforced.wait_ns(affected.lost)
+
     def give_up(self, record: RequestRecord, decision: Decision) -> LoggedDecision:
         """Fail a load that was to be recomputed, because a deadline came before its last transfer had ended."""
         failed = replace(rewind.fail_instead(decision, PINNED), decided_by=DecidedBy.DEADLINE)

@@ -50,7 +50,7 @@ class KvLoadController:
     """The remote loads of one scheduler.
 
     Attributes:
-        failing: requests that are about to fail, and their clients' sentences.
+        failing: requests that are about to fail, and what their clients learn.
         deadlines: requests that wait for a load.
         unconfirmed: steps that load something themselves and have no result yet.
         verifier: loads that are compared with the sender's digest, and digests for readers.
@@ -376,11 +376,11 @@ class KvLoadController:
             if not affected.loading or decision.outcome is not Outcome.RECOMPUTED:
                 self._report_decided(record)
         if decision.outcome is Outcome.FAILED and decision.decided_by is not DecidedBy.VLLM:
-            failure = record.failure
-            caused_by = failure.culprit.peer if failure is not None and failure.culprit is not None else None
-            overdue = self.deadlines.overdue(record.request_id)
+            peer, overdue = record.load_peer, self.deadlines.overdue(record.request_id)
+            by_budget = decision.decided_by is DecidedBy.BUDGET
+            wait_ns = self._decider.wait_ns(affected) if by_budget else self._peers.wait_ns(peer)
             self.failing[record.request_id] = client_error.describe(
-                cause, record.load_peer, decision, caused_by=caused_by, overdue=overdue
+                cause, peer, decision, caused_by=record.caused_by, overdue=overdue, wait_ns=wait_ns
             )
             if affected.trigger is Trigger.QUARANTINE:
                 self.failing.fail(record.request_id)

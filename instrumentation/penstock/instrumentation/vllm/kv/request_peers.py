@@ -54,6 +54,10 @@ class RequestPeers:
         """Return whether a peer is cut off."""
         return address in self._gate.open
 
+    def wait_ns(self, peer: Peer | None) -> int | None:
+        """Return in how many nanoseconds a load from a peer may be admitted again; None if no time ends its quarantine."""
+        return self._gate.wait_ns((peer or Peer()).address)
+
     def cause(self, address: str) -> Cause:
         """Return the last failure of a peer; one without a mode where none is known, as after an order."""
         return self._gate.cause(address)

@@ -3,7 +3,8 @@
 From 0.33 on vLLM's outputs carry an error of the request, and its API process answers with it. Until 0.32 the scheduler writes the
 text into the error output's ``stop_reason``, which vLLM carries to the API process and does not use for errors. There, the finish
 reason ``error`` gets the text as a string subclass, which passes every serving class unchanged until ``_raise_if_error`` sees it.
-Only what a policy, a quarantine, a budget or a deadline decided gets a text:
+Behind the text, or in the error's own code, travels the object for machines (``error_facts.py``), which the API process puts beside
+vLLM's fields. Only what a policy, a quarantine, a budget or a deadline decided gets a text:
 without a policy vLLM's own answer stays as it is.
 """
 
@@ -17,7 +18,14 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.hooks import Part, Patch, Requirement
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.compat import errored_requests, request_error, retryable_error
+from penstock.instrumentation.vllm.compat import (
+    error_handlers,
+    errored_requests,
+    native_facts,
+    request_error,
+    retryable_error,
+)
+from penstock.instrumentation.vllm.recovery.error_facts import decode, error_facts
 from penstock.instrumentation.vllm.requests import MODE_WORDS
 from penstock.proto.names import NANOS
 
@@ -36,15 +44,55 @@ PREFIX: Final = "penstock.load_failure: "
 """The beginning of a ``stop_reason`` of Penstock's."""
 
 
+HEADER: Final = "Retry-After"
+"""The header with the object's ``retry_after_s``."""
+
+_OBJECT: Final = "penstock"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientError:
+    """Why a request fails: a sentence for the client, and the object for its machines as one line of JSON."""
+
+    text: str
+    facts: str = ""
+
+    def encode(self) -> str:
+        """Return a ``stop_reason`` that carries it."""
+        return f"{PREFIX}{self.text}\n{self.facts}"
+
+
+class ClientText(str):
+    """The client's sentence in the API process, with the object on it; None where none came."""
+
+    __slots__ = ("facts",)
+
+    facts: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, text: str, facts: str) -> ClientText:
+        """Return *text* with the object that *facts* encodes."""
+        made = cls(text)
+        made.facts = decode(facts)
+        return made
+
+    @classmethod
+    def carried(cls, stop_reason: str) -> ClientText:
+        """Return what :meth:`ClientError.encode` encoded."""
+        text, _, facts = stop_reason.removeprefix(PREFIX).rpartition("\n")
+        made = cls.of(text, facts)
+        return made if made.facts is not None else cls.of(stop_reason.removeprefix(PREFIX), "")
+
+
 class LoadError(str):
     """The finish reason ``error`` of a request whose state could not be loaded; *text* is for the client."""
 
     __slots__ = ("text",)
 
-    text: str
+    text: ClientText
 
     @classmethod
-    def of(cls, text: str) -> LoadError:
+    def of(cls, text: ClientText) -> LoadError:
         """Return the finish reason with *text* on it."""
         error = cls(_ERROR)
         error.text = text
@@ -58,10 +106,11 @@ def describe(
     what: str = "KV",
     caused_by: Peer | None = None,
     overdue: Overdue | None = None,
-) -> str:
-    """Return the client's sentence about a load of *what* (``KV`` or ``EC``) that must fail; *caused_by*: a peer that made it fail.
+    wait_ns: int | None = None,
+) -> ClientError:
+    """Return what the client learns of a load of *what* (``KV`` or ``EC``) that must fail; *caused_by*: a peer that made it fail.
 
-    *overdue*: the deadline that ended it.
+    *overdue*: the deadline that ended it. *wait_ns*: until a retry may succeed (``retry_after_s``).
 
     It names the policy that decided so, but not the policy's author: clients are no operators.
     """
@@ -70,11 +119,12 @@ def describe(
     limit = f"deferral.{overdue.wait} {overdue.limit_ns / NANOS:.3g} s, " if overdue is not None else ""
     other = f", caused by peer {caused_by.address}" if caused_by is not None else ""
     by = f" ({decision.policy})" if decision.policy else ""
-    return f"{what} load failure ({mode}{limit}peer {address}{other}): {decision.reason}{by}. The request can be retried."
+    text = f"{what} load failure ({mode}{limit}peer {address}{other}): {decision.reason}{by}. The request can be retried."
+    return ClientError(text, error_facts(cause, peer, decision, what, wait_ns))
 
 
-class FailingRequests(dict[str, str]):
-    """Requests of one scheduler that are about to fail: the client's sentence, by request id. On the scheduler's thread."""
+class FailingRequests(dict[str, ClientError]):
+    """Requests of one scheduler that are about to fail: what the client learns, by request id. On the scheduler's thread."""
 
     def __init__(self, scheduler: Any) -> None:
         """Start with none of *scheduler*'s."""
@@ -86,7 +136,7 @@ class FailingRequests(dict[str, str]):
         errored_requests(self._scheduler).add(request_id)
 
     def attach_errors(self, outputs: Mapping[int, Any]) -> None:
-        """Attach the sentences to the error outputs of a step; forget those attached and those of requests that are gone."""
+        """Attach what the clients learn to the error outputs of a step; forget those attached and those of requests that are gone."""
         if not self:
             return
         for batch in outputs.values():
@@ -99,35 +149,20 @@ class FailingRequests(dict[str, str]):
             del self[request_id]
 
 
-def _attach(output: Any, reason: str) -> None:
-    error = request_error(reason)
+def _attach(output: Any, reason: ClientError) -> None:
+    error = request_error(reason.text, reason.facts)
     if error is None:
-        output.stop_reason = PREFIX + reason
+        output.stop_reason = reason.encode()
     else:
         output.error = error
 
 
-@dataclass(frozen=True)
-class _Carrier:
-    """That vLLM itself carries no error of a request to the API process."""
-
-    def unmet(self) -> str:
-        """Return what it does; empty if it carries none."""
-        return "" if request_error("") is None else ClientErrorHook.NATIVE
-
-
 class ClientErrorHook:
-    """Makes the API process answer 503 with the scheduler's text, streaming or not, for each of n choices.
+    """Makes the API process answer 503 with the scheduler's text and object, streaming or not, for each of n choices.
 
-    In a stream whose headers are out it is the error event that carries the code and the text. To be installed in the API
-    process only: what it patches is imported nowhere else. Of no use where vLLM does it.
-
-    Attributes:
-        NATIVE: why it is of no use.
-
+    In a stream whose headers are out it is the error event that carries them. To be installed in the API process only: what it
+    patches is imported nowhere else. Where vLLM itself carries the text, it adds the object alone.
     """
-
-    NATIVE: Final = "vLLM answers with a request's own error"
 
     name = "client_error"
     component = c.COMPONENT_FRONTEND
@@ -135,19 +170,15 @@ class ClientErrorHook:
     def __init__(self) -> None:
         self._patch = Patch()
 
-    @staticmethod
-    def is_used() -> bool:
-        """Return whether this vLLM needs it."""
-        return not _Carrier().unmet()
-
     def requires(self) -> Iterable[Need | Part]:
         """Return the methods that are patched, and the error that they raise."""
         from vllm import exceptions
         from vllm.entrypoints.generate.base.serving import GenerateBaseServing
         from vllm.v1.engine.output_processor import RequestState
 
+        if _is_native():
+            return [Requirement(_native_class(), "to_exception"), *_answers()]
         return [
-            _Carrier(),
             Requirement(
                 RequestState, "_new_completion_output", ("token_ids", "finish_reason", "stop_reason")
             ),
@@ -159,19 +190,54 @@ class ClientErrorHook:
                 "(it ends empty)",
                 (Requirement(exceptions, "RetryableRequestError"),),
             ),
+            _object_part(),
         ]
 
     def install(self) -> None:
         """Patch them."""
+
+        class RetryableLoadError(retryable_error()):  # type: ignore[misc]
+            """A request failed because its state could not be loaded; the client may send it again."""
+
+            def __init__(self, text: ClientText) -> None:
+                super().__init__(text)
+                self.text = text
+
+            def __str__(self) -> str:
+                # Some of vLLM's streams take the error's text alone.
+                return self.text
+
+        if _is_native():
+            self._carry_natively(RetryableLoadError)
+        else:
+            self._carry(RetryableLoadError)
+        if not _object_part().missing():
+            self._answer(RetryableLoadError)
+
+    def _carry_natively(self, error_class: type[Exception]) -> None:
+        """Have vLLM raise *error_class* for the error that its output carries."""
+        native = _native_class()
+        to_exception = native.to_exception
+
+        @functools.wraps(to_exception)
+        def with_object(error: Any) -> Any:
+            if runtime.active:
+                with _GUARD:
+                    facts = native_facts(error)
+                    if facts:
+                        return error_class(ClientText.of(error.message, facts))
+            return to_exception(error)
+
+        self._patch.set(native, "to_exception", with_object)
+
+    def _carry(self, error_class: type[Exception]) -> None:
+        """Have the serving classes raise *error_class* for what a stop reason carries."""
         from vllm.entrypoints.generate.base.serving import GenerateBaseServing
         from vllm.v1.engine.output_processor import RequestState
 
         new_output = RequestState._new_completion_output
         raise_if_error = GenerateBaseServing._raise_if_error
         convert = GenerateBaseServing._convert_generation_error_to_streaming_response
-
-        class RetryableLoadError(retryable_error()):  # type: ignore[misc]
-            """A request failed because its state could not be loaded; the client may send it again."""
 
         @functools.wraps(new_output)
         def with_text(state: Any, *args: Any, **kwargs: Any) -> Any:
@@ -181,13 +247,13 @@ class ClientErrorHook:
             if reason and output.finish_reason == _ERROR and isinstance(reason, str) and runtime.active:
                 with _GUARD:
                     if reason.startswith(PREFIX):
-                        output.finish_reason = LoadError.of(reason.removeprefix(PREFIX))
+                        output.finish_reason = LoadError.of(ClientText.carried(reason))
             return output
 
         @functools.wraps(raise_if_error)
         def raise_text(serving: Any, finish_reason: str | None, request_id: str) -> Any:
             if isinstance(finish_reason, LoadError):
-                raise RetryableLoadError(finish_reason.text)
+                raise error_class(finish_reason.text)
             return raise_if_error(serving, finish_reason, request_id)
 
         @functools.wraps(convert)
@@ -195,7 +261,7 @@ class ClientErrorHook:
             # vLLM turns every error in a stream into an InternalServerError; the exception says more.
             return (
                 serving.create_streaming_error_response(e)
-                if isinstance(e, RetryableLoadError)
+                if isinstance(e, error_class)
                 else convert(serving, e)
             )
 
@@ -203,6 +269,74 @@ class ClientErrorHook:
         self._patch.set(GenerateBaseServing, "_raise_if_error", raise_text)
         self._patch.set(GenerateBaseServing, "_convert_generation_error_to_streaming_response", convert_text)
 
+    def _answer(self, error_class: type[Exception]) -> None:
+        """Have the answers to *error_class* carry its object and the header: those of the serving classes and of the server."""
+        from vllm.entrypoints.generate.base.serving import GenerateBaseServing
+
+        handlers = error_handlers()
+        json_response = handlers.JSONResponse
+
+        def with_object(create: Any) -> Any:
+            @functools.wraps(create)
+            def create_with_object(message: Any, *args: Any, **kwargs: Any) -> Any:
+                answer = create(message, *args, **kwargs)
+                with _GUARD:
+                    text = str(message) if isinstance(message, error_class) else message
+                    if isinstance(text, ClientText) and text.facts is not None:
+                        setattr(answer.error, _OBJECT, text.facts)
+                return answer
+
+            return create_with_object
+
+        @functools.wraps(json_response)
+        def with_header(*args: Any, **kwargs: Any) -> Any:
+            response = json_response(*args, **kwargs)
+            with _GUARD:
+                seconds = _retry_after(kwargs.get("content", args[0] if args else None))
+                if seconds is not None:
+                    response.headers[HEADER] = str(seconds)
+            return response
+
+        created = with_object(GenerateBaseServing.create_error_response)
+        self._patch.set(GenerateBaseServing, "create_error_response", staticmethod(created))
+        self._patch.set(handlers, "create_error_response", with_object(handlers.create_error_response))
+        self._patch.set(handlers, "JSONResponse", with_header)
+
     def uninstall(self) -> None:
         """Put them back."""
         self._patch.undo()
+
+
+def _is_native() -> bool:
+    """Return whether vLLM itself carries the error of a request to the API process."""
+    return request_error("") is not None
+
+
+def _native_class() -> Any:
+    return type(request_error(""))
+
+
+def _answers() -> list[Need]:
+    """Return where the API process makes the answer to a failed generation."""
+    from vllm.entrypoints.generate.base.serving import GenerateBaseServing
+
+    return [
+        Requirement(GenerateBaseServing, "create_error_response", ("message",)),
+        Requirement(error_handlers(), "create_error_response", ("message",)),
+        Requirement(error_handlers(), "JSONResponse"),
+    ]
+
+
+def _object_part() -> Part:
+    return Part(
+        "error_object",
+        "the object penstock in the body of a 503, and its header Retry-After",
+        tuple(_answers()),
+    )
+
+
+def _retry_after(body: Any) -> int | None:
+    """Return the seconds that the object of an answer's *body* names; None where there is no object."""
+    error = body.get("error") if isinstance(body, dict) else None
+    facts = error.get(_OBJECT) if isinstance(error, dict) else None
+    return facts.get("retry_after_s") if isinstance(facts, dict) else None

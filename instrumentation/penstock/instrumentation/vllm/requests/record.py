@@ -100,6 +100,12 @@ class RequestRecord:
         """The peer of the present load: the one that failed, else the one that the request names."""
         return self.failure.peer if self.failure is not None else self.peer
 
+    @property
+    def caused_by(self) -> Peer | None:
+        """The peer that made the present load from another one fail, where it is known."""
+        culprit = self.failure.culprit if self.failure is not None else None
+        return culprit.peer if culprit is not None else None
+
     def origin(self, place: str) -> Peer:
         """Return the other end of a load from *place* (``messages/transfers.py``).
 
