@@ -37,12 +37,14 @@ class Answer:
 
     Attributes:
         body: the parsed JSON, an empty dict if it was not JSON.
+        retry_after: the header of that name; empty if there is none.
 
     """
 
     status: int
     body: dict[str, Any]
     text: str = field(repr=False)
+    retry_after: str = ""
 
     @property
     def completion(self) -> str:
@@ -238,7 +240,8 @@ def _send(
         parsed = json.loads(text)
     except ValueError:
         parsed = {}
-    return Answer(response.status, parsed if isinstance(parsed, dict) else {}, text)
+    retry_after = response.headers.get("Retry-After", "")
+    return Answer(response.status, parsed if isinstance(parsed, dict) else {}, text, retry_after)
 
 
 def _wait_for_answer(connection: http.client.HTTPConnection, what: str) -> None:

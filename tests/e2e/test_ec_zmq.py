@@ -26,6 +26,7 @@ from tests.e2e.ec_soak import ZmqSoak
 from tests.support.agent.agent import short_directory
 from tests.support.ec.bench import ask
 from tests.support.ec.zmq_server import INTO_THE_FIRST, INTO_THE_SECOND, SMALL_HOST_CACHE, zmq_bench
+from tests.support.engine.client_errors import facts_of
 from tests.support.engine.pairs import ASYNC_FORK_TP2, CPU_DEFAULTS, Variant
 
 if TYPE_CHECKING:
@@ -194,6 +195,9 @@ def test_fail_is_a_503_that_says_why(ec: ZmqBench, senders: ThreadPoolExecutor) 
         assert answer.status == 503
         message = answer.body["error"]["message"]
         assert all(part in message for part in ("EC load failure", ec.peer, why, "can be retried")), message
+    told = [facts_of(answer.body["error"]) for answer in (first, second)]
+    assert [(each["channel"], each["decided_by"]) for each in told] == [("ec", "vllm"), ("ec", "policy")]
+    assert {each["peer"]["address"] for each in told} == {ec.peer}
     assert (beside.tokens, third.tokens) == (expected[1], expected[0])
     assert ec.outcome(own).decided_by == c.DECIDED_BY_VLLM
     assert ec.outcome(policy).decided_by == c.DECIDED_BY_POLICY

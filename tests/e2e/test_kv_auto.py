@@ -5,20 +5,22 @@ from __future__ import annotations
 import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from penstock.instrumentation.vllm.recovery.error_facts import RETRY_MAX_S
 from penstock.proto.v1 import common_pb2 as c
 
 from demo.common.processes import free_port
+from tests.support.engine.client_errors import facts_of
 from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.engine.versions import VERSION
 from tests.support.kv.peers import garbled, impostor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from tests.support.kv.bench import Bench
+    from tests.support.kv.bench import Bench, Prefilled
     from tests.support.kv.peers import Impostor
 
 pytestmark = [
@@ -36,6 +38,15 @@ def bad(kv: Bench) -> Iterator[Impostor]:
 
 def _says_retry(message: str, mode: str, peer: str) -> bool:
     return all(part in message for part in ("KV load failure", f"mode {mode}", peer, "can be retried"))
+
+
+def _is_told(error: Mapping[str, Any], request: Prefilled, decided_by: str) -> dict[str, Any]:
+    """Return the object for machines, which names the peer that *request* was sent to."""
+    told = facts_of(error)
+    assert told["peer"] == {"address": request.peer, "engine_id": request.engine_id}
+    assert (told["channel"], told["mode"], told["decided_by"]) == ("kv", "handshake", decided_by)
+    assert (told["retryable"], told["blocks_held"], told["held_until"]) == (True, None, None)
+    return told
 
 
 def test_short_ones_recompute_and_long_ones_fail_in_one_step(kv: Bench) -> None:
@@ -57,6 +68,8 @@ def test_short_ones_recompute_and_long_ones_fail_in_one_step(kv: Bench) -> None:
     assert recomputed.completion == short.text
     assert failed.status == 503
     assert _says_retry(failed.body["error"]["message"], "handshake", long.peer), failed.text
+    _is_told(failed.body["error"], long, decided_by="policy")
+    assert failed.retry_after == "1"
     named = re.search(rf"\(policy {kv.policy}, generation (\d+)\)\. ", failed.body["error"]["message"])
     assert named is not None, failed.text
     kv.outcome(long)
@@ -66,6 +79,7 @@ def test_short_ones_recompute_and_long_ones_fail_in_one_step(kv: Bench) -> None:
     if VERSION >= (0, 32):
         assert broken.error.get("code") == 503
         assert _says_retry(str(broken.error["message"]), "handshake", long.peer), broken
+        _is_told(broken.error, long_stream, decided_by="policy")
     else:  # Until 0.31 vLLM ends a stream that has no token yet without an error.
         assert broken.error == {}
     for request, outcome in (
@@ -107,6 +121,10 @@ def test_an_exhausted_budget_decides(kv: Bench, bad: Impostor) -> None:
     assert (inside.status, over.status, still.status) == (200, 503, 200)
     assert (inside.completion, still.completion) == (requests[0].text, requests[2].text)
     assert "budget" in over.body["error"]["message"]
+    told = _is_told(over.body["error"], requests[1], decided_by="budget")
+    # The first took all, and each second brings one token; how many have passed depends on the machine.
+    assert 1 <= told["retry_after_s"] <= min(requests[1].tokens, RETRY_MAX_S)
+    assert over.retry_after == str(told["retry_after_s"])
     decided = [kv.outcome(request) for request in requests]
     assert [(each.outcome, each.decided_by) for each in decided] == [
         (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_POLICY),

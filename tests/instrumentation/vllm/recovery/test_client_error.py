@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ from penstock.instrumentation.vllm.recovery.client_error import (
     describe,
 )
 from penstock.instrumentation.vllm.requests.affected import Cause
-from penstock.rules import DecidedBy, Decision, Outcome
+from penstock.rules import DecidedBy, Decision, Outcome, Trigger
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
@@ -41,6 +43,7 @@ with warnings.catch_warnings():
 
 from tests.support.engine.client_errors import facts_of
 from tests.support.engine.versions import client_text, from_version
+from tests.support.manual_clock import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,6 +61,7 @@ DECISION = Decision(
 ERROR = describe(CAUSE, PEER, DECISION)
 FACTS = json.loads(ERROR.facts)
 CHILDREN = 2
+DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "client-errors.md"
 # Until 0.31 vLLM has one type of error for all that went wrong in the server.
 RETRYABLE = (
     "ServiceUnavailableError" if hasattr(exceptions, "RetryableRequestError") else "InternalServerError"
@@ -122,11 +126,11 @@ def test_errors_are_attached() -> None:
     assert failing == {"good": no}
 
 
-def failed() -> EngineCoreOutput:
+def failed(error: ClientError = ERROR) -> EngineCoreOutput:
     """Return the output of a request that a policy fails, as the API process receives it."""
     output = EngineCoreOutput("r", [], finish_reason=FinishReason.ERROR)
     failing = FailingRequests(SimpleNamespace(requests={"r": None}))
-    failing["r"] = ERROR
+    failing["r"] = error
     failing.attach_errors({0: SimpleNamespace(outputs=[output])})
     sent = MsgpackEncoder().encode(EngineCoreOutputs(outputs=[output]))
     (received,) = MsgpackDecoder(EngineCoreOutputs).decode(sent).outputs
@@ -161,7 +165,7 @@ def failing_app(error: Callable[[], Exception | None]) -> FastAPI:
     return app
 
 
-def native_error() -> Exception:
+def native_error(error: ClientError = ERROR) -> Exception:
     """Return what vLLM's output processor raises for the output of a request that a policy fails."""
     collector = RequestOutputCollector(RequestOutputKind.FINAL_ONLY, "r")
     processor = OutputProcessor(None, log_stats=False)
@@ -179,7 +183,7 @@ def native_error() -> Exception:
     )
     processor.add_request(request, None, None, 0, collector)
     stats = IterationStats()
-    processor.process_outputs([failed()], iteration_stats=stats)
+    processor.process_outputs([failed(error)], iteration_stats=stats)
     # To vLLM's own counters it has not ended (docs/upstream.md).
     assert not stats.finished_requests
     with pytest.raises(exceptions.RetryableRequestError) as caught:
@@ -257,6 +261,25 @@ def test_retryable_error(hook: ClientErrorHook) -> None:
     status, error, header = answered(app)
     assert (status, error["code"], error["type"], error["message"]) == (503, 503, RETRYABLE, TEXT)
     assert (facts_of(error), header) == (FACTS, "1")
+
+
+@pytest.mark.skipif(RETRYABLE == "InternalServerError", reason="the document has the type of a later vLLM")
+def test_the_document(hook: ClientErrorHook) -> None:
+    """Its example is what a client gets."""
+    assert hook.name == "client_error"
+    decision = Decision(
+        Outcome.FAILED,
+        DecidedBy.QUARANTINE,
+        f"{Trigger.QUARANTINE.value}kvLoadFailure.action: fail",
+        policy="policy limits, generation 3",
+    )
+    peer = Peer("10.0.0.8:5600", "5f0c8d1e-prefill-0")
+    made = describe(CAUSE, peer, decision, wait_ns=24 * SECOND + 1)
+    error = native_error(made) if NATIVE else raised(completion(made.encode()).finish_reason)
+    _, found, header = answered(failing_app(lambda: error))
+    assert (facts_of(found)["retry_after_s"], header) == (25, "25")
+    (example,) = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert example == json.dumps({"error": found}, indent=2) + "\n"
 
 
 @patched
