@@ -76,8 +76,8 @@ _SECTIONS = {
         "debug",
     ),
     "Change policies": ("set-policy", "apply", "edit", "rollback", "rollout", "delete"),
-    "Orders to engines": ("quarantine", "inject-fault", "drill", "eject", "pause", "resume"),
-    "Other": ("drain", "bundle", "forget", "config", "version", "completion"),
+    "Orders to engines": ("quarantine", "inject-fault", "drill", "eject", "drain", "pause", "resume"),
+    "Other": ("bundle", "forget", "config", "version", "completion"),
 }
 
 _GET = {
