@@ -78,6 +78,7 @@ class FakeAgent(ingest_pb2_grpc.IngestServicer, policy_pb2_grpc.PolicyFeedServic
         verdict: asked before a message is taken; a status code ends the stream with it.
         lose_ack: asked after a commit; True drops the stream in place of the acknowledgement.
         mute: send no greeting and no acknowledgement.
+        out_of_rotation: seconds of the order in each acknowledgement.
         schedule: the push that a new subscriber gets first.
 
     """
@@ -89,6 +90,7 @@ class FakeAgent(ingest_pb2_grpc.IngestServicer, policy_pb2_grpc.PolicyFeedServic
         self.lose_ack: Callable[[Batch], bool] = lambda _: False
         self.mute = False
         self.paused = False
+        self.out_of_rotation = 0
         self.streams = 0
         self.first_push: Push | None = None
         self._changed = threading.Condition()
@@ -129,6 +131,14 @@ class FakeAgent(ingest_pb2_grpc.IngestServicer, policy_pb2_grpc.PolicyFeedServic
     def pause(self, *, paused: bool) -> None:
         """Hold or lift the kill switch of the ingest streams."""
         self.paused = paused
+        self._acknowledge_all()
+
+    def take_out(self, seconds: int) -> None:
+        """Order all sources out of rotation, from now on for *seconds*; 0 ends the order."""
+        self.out_of_rotation = seconds
+        self._acknowledge_all()
+
+    def _acknowledge_all(self) -> None:
         for out, epoch in list(self._outs.items()):
             out.put(self._ack(epoch))
 
@@ -212,7 +222,12 @@ class FakeAgent(ingest_pb2_grpc.IngestServicer, policy_pb2_grpc.PolicyFeedServic
             out.put(self._ack(batch.epoch))
 
     def _ack(self, epoch: int) -> Ack:
-        return Ack(epoch=epoch, durable_watermark=len(self.received.log.get(epoch, ())), paused=self.paused)
+        return Ack(
+            epoch=epoch,
+            durable_watermark=len(self.received.log.get(epoch, ())),
+            paused=self.paused,
+            out_of_rotation_seconds=self.out_of_rotation,
+        )
 
     def _report_all(self, requests: Iterator[Report], out: queue.SimpleQueue[Any]) -> None:
         try:

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from penstock.instrumentation.core.rotation import Rotation
 from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Session:
         started_ns: wall clock of the beginning of this life, in nanoseconds.
         active: whether hooks do anything; False while off, stopped or paused.
         failed: this process ends because of an error, not on purpose: it says no goodbye.
+        rotation: the order that takes a front end out of rotation.
 
     """
 
@@ -76,6 +78,7 @@ class Session:
         self.settings: Settings | None = None
         self.active = False
         self.failed = False
+        self.rotation = Rotation()
         self._on_active = on_active
         self._paused_by: frozenset[str] = frozenset()
         self._stopped = False
@@ -97,6 +100,11 @@ class Session:
     def paused(self) -> bool:
         """Whether the kill switch holds."""
         return bool(self._paused_by)
+
+    @property
+    def seconds_out_of_rotation(self) -> float:
+        """For how many seconds an order still takes this process out of rotation; 0 without one, and while passive."""
+        return self.rotation.seconds_left() if self.active else 0.0
 
     def configure(self, settings: Settings | None) -> None:
         """Switch Penstock on with *settings*, or off with None."""
@@ -155,6 +163,7 @@ class Session:
         self.secret = new_secret()
         self.started_ns = time.time_ns()
         self.failed = False
+        self.rotation.end()
         # A child may have no policy stream to clear the parent's pause; its own greeting does.
         self._paused_by = frozenset({"ingest"} if self._paused_by else ())
         self._grpc_forbidden |= grpc_forbidden

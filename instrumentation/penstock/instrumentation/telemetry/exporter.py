@@ -45,7 +45,7 @@ class Exporter(BackgroundThread):
         """Make the exporter; :meth:`start` starts its thread.
 
         Args:
-            session: of this process; an acknowledgement sets its kill switch and may begin a new epoch.
+            session: of this process; an acknowledgement sets its kill switch and its rotation, and may begin a new epoch.
             emitter: the queues to drain.
             snapshots: the providers of the snapshot of each second.
             settings: of this process.
@@ -219,6 +219,9 @@ class Exporter(BackgroundThread):
         if ack.epoch != self._session.epoch:
             return
         self._session.set_paused("ingest", paused=ack.paused)
+        if self._identity.process == "api":
+            # It outlives the stream: only time ends it where the agent does not.
+            self._session.rotation.out_for(ack.out_of_rotation_seconds)
         if self._outbox.acknowledge(ack.durable_watermark) is Watermark.FOREIGN:
             self._outbox.restart()
             self._session.new_epoch()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.hooks import registry
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,8 +95,8 @@ class SnapshotFeed:
         self._account = account
         self._drops = drops
         self._earliest = 0.0
-        # What the last snapshot said: paused, and whether entries were unsent.
-        self._said = (False, False)
+        # What the last snapshot said: paused, out of rotation, and whether entries were unsent.
+        self._said = (False, False, False)
 
     def resume(self, now: float) -> None:
         """Make the next one due at once, or when the agent may be sent one again."""
@@ -110,13 +111,13 @@ class SnapshotFeed:
         return self.due_at <= now + SNAPSHOT_INTERVAL
 
     def hurry(self, now: float, *, in_flight: bool) -> None:
-        """Make a snapshot due if the kill switch has changed since the last, or what preceded a pause is now sent.
+        """Make a snapshot due if kill switch or rotation has changed since the last, or what preceded a pause is now sent.
 
-        The operator who pauses waits for both.
+        The operator who pauses, or takes a server out of rotation, waits for it.
         """
-        paused, pending = self._said
+        paused, out, pending = self._said
         sent = paused and pending and not self._account.pending(in_flight=in_flight)
-        if paused != self._session.paused or sent:
+        if paused != self._session.paused or out != (self._session.seconds_out_of_rotation > 0) or sent:
             self.due_at = min(self.due_at, max(now, self._earliest))
 
     def skip(self, now: float) -> None:
@@ -132,12 +133,15 @@ class SnapshotFeed:
         snapshot = batch.snapshot
         snapshot.time_unix_nano = time.time_ns()
         snapshot.paused = self._session.paused
+        left = self._session.seconds_out_of_rotation
+        if left:
+            snapshot.out_of_rotation_until_unix_nano = snapshot.time_unix_nano + round(left * NANOS)
         snapshot.emitter.sent_batches = sent_batches
         snapshot.emitter.reconnects = reconnects
         self._account.fill(snapshot.emitter, in_flight=in_flight)
         registry.fill(snapshot)
         self._snapshots.collect(snapshot)
-        self._said = (snapshot.paused, snapshot.emitter.pending_entries > 0)
+        self._said = (snapshot.paused, left > 0, snapshot.emitter.pending_entries > 0)
         lost = enforce_limits(snapshot)
         if lost:
             self._drops.add("oversize", "snapshot_row", lost)
