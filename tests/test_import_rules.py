@@ -131,7 +131,7 @@ ENGINE_FLOORS = (
     ("vllm.kv", "vllm.api_server", "vllm.server_stop", "vllm.ec.mooncake", "vllm.ec.cpu"),
     ("vllm.ec",),
     ("vllm.kv.base",),
-    ("vllm.recovery", "vllm.admission"),
+    ("vllm.recovery", "vllm.admission", "vllm.readiness"),
     ("vllm.kv.nixl", "vllm.kv.tiering", "vllm.requests"),
     ("vllm.kv.integrity",),
     ("vllm.messages", "vllm.eplb", "vllm.connector_factory"),

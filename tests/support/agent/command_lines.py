@@ -25,6 +25,8 @@ _VALUES: Final = {
 # Besides what is required; FILE is a file of one policy.
 _MORE: Final = {
     "watch": ("--count", "1"),
+    "drain": ("--timeout", "100ms", "--settle", "100ms"),
+    "eject": ("0", "--timeout", "100ms"),
     "set-policy": ("p", "--kv-load-failure", "recompute"),
     "diff engine": ("1",),
     "drill stop": ("1",),

@@ -1,4 +1,4 @@
-"""The API server's hook: keeps the caller's trace context.
+"""The API server's hook: keeps the caller's trace context, and installs what only the API process needs.
 
 vLLM drops it in ``AsyncLLM.add_request`` unless ``--otlp-traces-endpoint`` is set. With that option vLLM passes the context on itself,
 and the hook does nothing.
@@ -15,10 +15,13 @@ from penstock.instrumentation.core import guard
 from penstock.instrumentation.hooks import Patch, Requirement, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.naming import engine_identity
+from penstock.instrumentation.vllm.readiness import ReadinessHook
 from penstock.instrumentation.vllm.recovery import ClientErrorHook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from penstock.instrumentation.hooks import Hook
 
 _GUARD = guard("trace_context")
 
@@ -31,6 +34,8 @@ class TraceContextHook:
 
     ``add_request`` is called without them, so that it does not warn, and ``assign_request_id``, which it
     calls for each request that it makes, sets them on the request.
+
+    The readiness is installed once vLLM has built the client of its engines, which is before it builds its server.
     """
 
     name = "trace_context"
@@ -41,21 +46,29 @@ class TraceContextHook:
         self._announced = False
 
     def requires(self) -> Iterable[Requirement]:
-        """Return the two methods that are patched."""
+        """Return the methods that are patched."""
         from vllm.v1.engine.async_llm import AsyncLLM
         from vllm.v1.engine.input_processor import InputProcessor
 
         return [
+            Requirement(AsyncLLM, "__init__", ("vllm_config",)),
             Requirement(AsyncLLM, "add_request", ("trace_headers",)),
             Requirement(InputProcessor, "assign_request_id", ("request",)),
         ]
 
     def install(self) -> None:
-        """Patch both."""
+        """Patch them."""
         from vllm.v1.engine.async_llm import AsyncLLM
         from vllm.v1.engine.input_processor import InputProcessor
 
-        add_request, assign_request_id = AsyncLLM.add_request, InputProcessor.assign_request_id
+        init, add_request = AsyncLLM.__init__, AsyncLLM.add_request
+        assign_request_id = InputProcessor.assign_request_id
+
+        @functools.wraps(init)
+        def connect(*args: Any, **kwargs: Any) -> None:
+            init(*args, **kwargs)
+            if ReadinessHook.is_used():
+                self._install_late(ReadinessHook(self._announce))
 
         @functools.wraps(add_request)
         async def keep(engine: Any, *args: Any, **kwargs: Any) -> Any:
@@ -86,16 +99,18 @@ class TraceContextHook:
                         request.trace_headers = headers
             return result
 
+        self._patch.set(AsyncLLM, "__init__", connect)
         self._patch.set(AsyncLLM, "add_request", keep)
         self._patch.set(InputProcessor, "assign_request_id", attach)
 
     def uninstall(self) -> None:
-        """Restore both, and uninstall what the first request installed."""
+        """Restore them, and uninstall what was installed late."""
         registry.uninstall(ClientErrorHook.name)
+        registry.uninstall(ReadinessHook.name)
         self._patch.undo()
 
     def _announce(self, engine: Any) -> None:
-        """Identify the process once, and install what only the API process needs: at its first request.
+        """Identify the process once, and install what only requests need: at the first, or the first question for its readiness.
 
         Engines are forked before that, and by then vLLM itself has imported its servers.
         """
@@ -107,7 +122,11 @@ class TraceContextHook:
             model=engine_identity.model_name(engine.vllm_config),
             vllm_version=engine_identity.vllm_version(),
         )
-        settings = runtime.settings
-        registry.install(ClientErrorHook(), settings.hooks_disabled if settings is not None else ())
+        self._install_late(ClientErrorHook())
         engine_identity.excuse_hooks(engine.vllm_config)
         runtime.start()
+
+    @staticmethod
+    def _install_late(hook: Hook) -> None:
+        settings = runtime.settings
+        registry.install(hook, settings.hooks_disabled if settings is not None else ())

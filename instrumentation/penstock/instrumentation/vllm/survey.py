@@ -1,7 +1,7 @@
 """Checks which hooks fit the installed vLLM, without installing any.
 
-An engine checks some only when vLLM resolves a scheduler class, builds a NIXL worker or takes its first request
-(``scheduler/hook.py``, ``kv/nixl/hook.py``, ``api_server.py``); here they are checked against the classes that vLLM ships.
+An engine checks some only when vLLM resolves a scheduler class, builds a NIXL worker, or its API server, or takes its
+first request (``scheduler/hook.py``, ``kv/nixl/hook.py``, ``api_server.py``); here they are checked against the classes that vLLM ships.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from penstock.instrumentation.vllm.install import ec_adapters, hooks
 from penstock.instrumentation.vllm.kv.base import KvWorkerHook, MooncakeHook
 from penstock.instrumentation.vllm.kv.nixl import NixlHook
 from penstock.instrumentation.vllm.kv.tiering import P2pTierHook, tier_classes
+from penstock.instrumentation.vllm.readiness import ReadinessHook
 from penstock.instrumentation.vllm.recovery import ClientErrorHook
 from penstock.instrumentation.vllm.scheduler import SchedulerHook
 
@@ -67,6 +68,12 @@ def survey(disabled: Collection[str] = ()) -> list[HookReport]:
             ClientErrorHook.name,
             ClientErrorHook.component,
             functools.partial(fit_of, ClientErrorHook()),
+            disabled,
+        ),
+        _report(
+            ReadinessHook.name,
+            ReadinessHook.component,
+            functools.partial(fit_of, ReadinessHook()),
             disabled,
         ),
     ]

@@ -98,7 +98,7 @@ def _wait(client: Client, key: EngineKey, timeout: timedelta, settle: timedelta,
         if is_table(output) and not state.drained and _what(state) != said:
             said = _what(state)
             say(sentence)
-        time.sleep(_POLL_SECONDS)
+        time.sleep(min(_POLL_SECONDS, max(0.0, ends - now)))
     _show(state, output)
     if is_table(output):
         say(state.sentence(current_time()))
