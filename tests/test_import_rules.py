@@ -58,6 +58,12 @@ RULES = (
         WIRE | {"vllm", "torch", "zmq", "numpy", "cryptography"},
         frozenset({"proto", "rules", "instrumentation"}),
     ),
+    # What vLLM's API server is made of; imported in its process only.
+    Rule(
+        "instrumentation/penstock/instrumentation/vllm/readiness.py",
+        WIRE | {"vllm", "fastapi", "starlette"},
+        frozenset({"proto", "rules", "instrumentation"}),
+    ),
     Rule("agent/penstock", AGENT_EXTRA, frozenset({"proto", "rules", "agent"})),
     # The demo looks at the agent from outside, as a person does.
     Rule("demo", None, frozenset()),
