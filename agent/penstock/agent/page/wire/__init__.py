@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.page.wire.admin_calls import ANSWER_SECONDS, AdminCalls, AnswerError
+from penstock.agent.admin.in_process import ANSWER_SECONDS, AdminCalls, AnswerError
 from penstock.agent.page.wire.encoding import (
     MAX_MESSAGE_BYTES,
     MAX_NAME,

@@ -1,11 +1,11 @@
-"""Calls of the page to the admin service of its process: errors that nobody expected are sentences, too."""
+"""Calls to the admin service of the same process: errors that nobody expected are sentences, too."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from penstock.agent.page.wire import AdminCalls, AnswerError
+from penstock.agent.admin.in_process import AdminCalls, AnswerError
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _Broken:
 
 
 async def test_a_bug_of_the_service_is_an_error_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    """It ends no task of the page; the log has the error, the page its class only."""
+    """It ends no task of the caller; the log has the error, the answer its class only."""
     calls = AdminCalls(cast("AdminServicer", _Broken()))
     with pytest.raises(AnswerError) as failed:
         await calls.call("GetStatus", admin.GetStatusRequest())

@@ -46,8 +46,8 @@ class _AbortedError(Exception):
         self.details = details
 
 
-class _PageCall(Call):
-    """A call of the page: the service answers it in this process, as it answers one of gRPC."""
+class _OwnCall(Call):
+    """A call that the service answers in this process, as it answers one of gRPC."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else asyncio.get_running_loop().time() + seconds
@@ -84,7 +84,7 @@ class AdminCalls:
             AnswerError: the service refuses, fails, or does not answer in time.
 
         """
-        call = _PageCall(seconds)
+        call = _OwnCall(seconds)
         try:
             async with asyncio.timeout(seconds):
                 response = await getattr(self._service, method)(request, call)
@@ -109,7 +109,7 @@ class AdminCalls:
             AnswerError: the service refuses or fails, or the time is over.
 
         """
-        call = _PageCall(seconds)
+        call = _OwnCall(seconds)
         try:
             async with (
                 asyncio.timeout(seconds),
@@ -126,10 +126,10 @@ class AdminCalls:
 
 
 def _of_bug(method: str, error: Exception) -> AnswerError:
-    """Return the error for one that the service did not expect: it is to end no task of the page."""
+    """Return the error for one that the service did not expect: it is to end no task of the caller."""
     if isinstance(error, AnswerError):
         return error
-    _log.error("an answer to the page failed", method=method, exc_info=error)
+    _log.error("an answer within this process failed", method=method, exc_info=error)
     return AnswerError(500, f"{method} failed ({type(error).__name__}); the log has more")
 
 
