@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import json
 import time
@@ -13,15 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 from aiohttp import web
-from penstock.agent.errors import StateError
+from penstock.agent.errors import AccessError, StateError
 from penstock.agent.page import access
 from penstock.agent.page.details import WRITES, ask_detail, json_object
 from penstock.agent.page.live import MAX_ID_CHARACTERS, MAX_SECONDS, Hub, message, read
-from penstock.agent.page.tls import PageCertificates, names_of
 from penstock.agent.page.wire import ANSWER_SECONDS, AdminCalls, AnswerError, encode, plain
 from penstock.agent.server import TcpAddress
-from penstock.agent.server.http_server import Connections, quiet_logger
+from penstock.agent.server.http_server import Connections, bind, bind_reason, quiet_logger
 from penstock.agent.server.page_tokens import MAX_TOKEN_CHARACTERS, PageTokens, ServedPage
+from penstock.agent.server.tls import HttpsCertificates, names_of
 from penstock.agent.views.command_lines import PROGRAM, hinted
 from penstock.proto import __version__
 
@@ -93,7 +92,7 @@ class PageServer:
         self._hub = Hub(self._calls, source.since)
         self._files = read_files()
         self._questions = asyncio.Semaphore(MAX_QUESTIONS)
-        self._certificates = None if settings.tls is None else PageCertificates(settings.tls)
+        self._certificates = None if settings.tls is None else HttpsCertificates(settings.tls)
         application = web.Application(
             client_max_size=MAX_BODY_BYTES, middlewares=[self._one_request, self._checked]
         )
@@ -137,17 +136,11 @@ class PageServer:
         tls = None if self._certificates is None else self._certificates.context
         self._connections = Connections(server, _MAX_CONNECTIONS, _CONNECTION_SECONDS, tls)
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._connections,
-                self.address.host,
-                self.address.port,
-                backlog=_MAX_CONNECTIONS,
-            )
+            self._server = await bind(self._connections, self.address, _MAX_CONNECTIONS)
         except OSError as error:
             await self._runner.cleanup()
-            reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
             raise StateError(
-                f"--page {self.address} cannot be bound: {reason}; give another address, or off"
+                f"--page {self.address} cannot be bound: {bind_reason(error)}; give another address, or off"
             ) from error
         self.address = TcpAddress(self.address.host, self._server.sockets[0].getsockname()[1])
         self._tokens.page = ServedPage(self.url, self._settings.allow is None, self._settings.write)
@@ -182,6 +175,8 @@ class PageServer:
             response = await handler(request)
         except AnswerError as error:
             response = self._refused(error)
+        except AccessError as error:
+            response = self._refused(AnswerError(403, str(error)))
         except web.HTTPException as error:
             response = self._refused(
                 AnswerError(error.status, f"{request.method} {request.path[:100]}: {error.reason}")

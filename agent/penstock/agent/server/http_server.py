@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -105,6 +106,13 @@ class Connections:
         if timer is not None:
             self._asked[transport] = timer  # type: ignore[index]
 
+    def left(self, transport: asyncio.BaseTransport | None) -> float:
+        """Return the seconds until a connection is cut off; infinity where it is kept, 0 once it has ended."""
+        timer = self._waiting.get(transport) or self._asked.get(transport)  # type: ignore[arg-type]
+        if timer is not None:
+            return timer.when() - asyncio.get_running_loop().time()
+        return 0.0 if transport is None or transport.is_closing() else math.inf
+
     def keep(self, transport: asyncio.BaseTransport | None) -> None:
         """Let a connection live on without a deadline; its owner bounds the number of those."""
         self.end(transport)  # type: ignore[arg-type]
@@ -165,6 +173,22 @@ class _Handshake(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  (of a stream)
         self._connections.shake_hands(transport, self._connection)
+
+
+async def bind(connections: Connections, address: TcpAddress, backlog: int) -> asyncio.Server:
+    """Serve *connections* at *address*.
+
+    Raises:
+        OSError: it cannot be bound; :func:`bind_reason` says why.
+
+    """
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(connections, address.host, address.port, backlog=backlog)
+
+
+def bind_reason(error: OSError) -> str:
+    """Return why an address cannot be bound."""
+    return "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
 
 
 _OK, _NOT_FOUND, _UNAVAILABLE = 200, 404, 503
@@ -266,16 +290,10 @@ class HttpServer:
         assert server is not None  # noqa: S101  (after the set-up there is one)
         self._connections = Connections(server, _MAX_CONNECTIONS, _CONNECTION_SECONDS)
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._connections,
-                self.address.host,
-                self.address.port,
-                backlog=_MAX_CONNECTIONS,
-            )
+            self._server = await bind(self._connections, self.address, _MAX_CONNECTIONS)
         except OSError as error:
             await self._runner.cleanup()
-            reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
-            raise StateError(f"--http {self.address} cannot be bound: {reason}") from error
+            raise StateError(f"--http {self.address} cannot be bound: {bind_reason(error)}") from error
         self.address = TcpAddress(self.address.host, self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-r"""Certificates over TCP: mutual TLS of the admin service with files that are renewed while it runs, and the names in a client's.
+r"""Certificates over TCP: mutual TLS over gRPC and HTTPS with files that are renewed while it runs, and the names in a client's.
 
 The names are read from the certificate itself: gRPC hands them on as C strings, and tells ``ops`` of ``ops\\0.evil.com``.
 """
@@ -6,7 +6,7 @@ The names are read from the certificate itself: gRPC hands them on as C strings,
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
@@ -15,6 +15,7 @@ from cryptography.x509.oid import NameOID
 from penstock.agent.errors import AccessError, ConfigError
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable, Mapping
 
     from penstock.agent.server.callers import AdminTls
@@ -94,6 +95,52 @@ def _configuration(contents: tuple[bytes, bytes, bytes]) -> grpc.ServerCertifica
     return grpc.ssl_server_certificate_configuration([(key, cert)], client_ca)
 
 
+class HttpsCertificates:
+    """The certificates of the admin service, for HTTPS.
+
+    Attributes:
+        context: for a server; asks each client for a certificate.
+
+    """
+
+    def __init__(self, tls: AdminTls) -> None:
+        """Read the files.
+
+        Raises:
+            ConfigError: one cannot be read, or key and certificate do not fit.
+
+        """
+        self._tls = tls
+        self._contents = self._read()
+        self.context = self._made()
+        self._present = self.context
+        # Asked at each handshake, before a certificate is chosen.
+        self.context.sni_callback = self._renew
+
+    def _read(self) -> tuple[bytes, bytes, bytes]:
+        Certificates(self._tls)
+        return self._tls.cert.read_bytes(), self._tls.key.read_bytes(), self._tls.client_ca.read_bytes()
+
+    def _made(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self._tls.cert, self._tls.key)
+        context.load_verify_locations(self._tls.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def _renew(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Let a connection use new files; invalid ones are not used."""
+        try:
+            contents = self._read()
+            if contents != self._contents:
+                self._present, self._contents = self._made(), contents
+                _log.info("new certificates are in use for HTTPS", cert=str(self._tls.cert))
+        except (ConfigError, OSError, ssl.SSLError) as error:
+            _log.warning("new certificates are invalid; the present ones stay in use", reason=str(error))
+        connection.context = self._present
+
+
 # gRPC's key of the client's own certificate, in PEM.
 _CERTIFICATE = "x509_pem_cert"
 _SHOWN = 256
@@ -120,6 +167,17 @@ def names_in(certificate: bytes) -> list[str]:
 
     """
     return _read(lambda: x509.load_der_x509_certificate(certificate))
+
+
+def names_of(transport: asyncio.BaseTransport | None) -> list[str] | None:
+    """Return the names in the certificate of a client of HTTPS; None for a connection without TLS.
+
+    Raises:
+        AccessError: as :func:`names_in`.
+
+    """
+    tls = None if transport is None else transport.get_extra_info("ssl_object")
+    return None if tls is None else names_in(tls.getpeercert(binary_form=True))
 
 
 def _read(load: Callable[[], x509.Certificate]) -> list[str]:
