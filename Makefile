@@ -186,10 +186,11 @@ package: setup ## Build wheel and sdist into dist/, and try them in environments
 payload: setup ## Build what an init container stages for an engine's image without Penstock, into dist/payload.
 	@PYTHON=$(PYTHON_IN_VENV) deploy/payload/build.sh dist/payload
 
-schema: setup ## Write docs/reference/*.schema.json: of policies, of what agentctl prints, and of a client's error.
+schema: setup ## Write docs/reference/*.schema.json: of policies, of what agentctl prints, of a client's error, and of the feed for routers.
 	@$(PYTHON_IN_VENV) -m penstock.agent.policy.manifest.json_schema >docs/reference/transferpolicy.schema.json
 	@$(PYTHON_IN_VENV) -m penstock.agent.ctl.json_schema >docs/reference/agentctl.schema.json
 	@$(PYTHON_IN_VENV) scripts/client_error_schema.py >docs/reference/client-error.schema.json
+	@$(PYTHON_IN_VENV) -m penstock.agent.views.router_feed.json_schema >docs/reference/router-feed.schema.json
 
 observability: setup ## Write docs/reference/metrics.md, the PrometheusRule and the links to the runbook (RUNBOOK=https://…/runbook.md for a copy).
 	@$(PYTHON_IN_VENV) scripts/observability.py $(if $(RUNBOOK),--runbook $(RUNBOOK))

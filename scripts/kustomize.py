@@ -168,7 +168,9 @@ def generated() -> dict[Path, str]:
             KUSTOMIZE / ("component" if name.startswith("component/") else name) / "source" / "penstock.yaml"
         )
         pod = yaml.safe_load(source.read_text())["template"]["spec"]
-        files[KUSTOMIZE / name / "replacements.yaml"] = _text("source/penstock.yaml", replacements(pod, shapes))
+        files[KUSTOMIZE / name / "replacements.yaml"] = _text(
+            "source/penstock.yaml", replacements(pod, shapes)
+        )
     hook = [_replacement(path, path, DRAINED, of="penstock-drain", create=True) for path in _HOOK]
     files[KUSTOMIZE / "component" / "drain" / "replacements.yaml"] = _text("source.yaml", hook)
     return files

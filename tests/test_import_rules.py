@@ -177,7 +177,7 @@ DOORS = frozenset(
         "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.policy.sources.followed_files",
         "penstock.agent.policy.sources.followed_objects", "penstock.agent.policy.sources.follower", "penstock.agent.policy.sources.nats.connection",
         "penstock.agent.policy.sources.nats.entries", "penstock.agent.policy.sources.nats.registry", "penstock.agent.policy.sources.nats.source", "penstock.agent.policy.sources.nats.writer",
-        "penstock.agent.policy.sources.options", "penstock.agent.policy.sources.source_spec", "penstock.agent.server.full_collections",
+        "penstock.agent.policy.sources.options", "penstock.agent.policy.sources.source_spec", "penstock.agent.server.feed_server", "penstock.agent.server.full_collections",
         "penstock.agent.server.grpc_server", "penstock.agent.server.http_server", "penstock.agent.server.options",
         "penstock.agent.server.page_tokens", "penstock.agent.server.status_codes", "penstock.agent.server.tls",
         "penstock.agent.traces.export.exporter", "penstock.agent.traces.export.otlp_client", "penstock.agent.traces.spans.sdk_spans",

@@ -42,9 +42,12 @@ from penstock.agent.server import (
 from penstock.agent.server.options import (
     PAGE_ATTRIBUTES,
     TLS_ATTRIBUTES,
+    FeedSettings,
     PageSettings,
     admin_options,
     admin_tls,
+    feed_option,
+    feed_settings,
     page_options,
     page_settings,
 )
@@ -74,6 +77,7 @@ class Config:
         policy_file: a file or a directory of policies; None for none.
         policy_sources: all sources of policies in their order; *policy_file* is the first.
         page: how the page is served; None for not at all.
+        feed: how the feed for routers is served; None for not at all.
         admin_tls: there if, and only if, one address of *admin_listen* is TCP.
         state_limit: bytes that all files of the state directory may have together.
         memory_limit: resident bytes above which nothing is taken from engines.
@@ -94,6 +98,7 @@ class Config:
     admin_tls: AdminTls | None
     http: TcpAddress
     page: PageSettings | None
+    feed: FeedSettings | None
     state_dir: Path
     policy_file: Path | None
     policy_sources: tuple[SourceSpec, ...]
@@ -143,6 +148,7 @@ OPTIONS: tuple[Option, ...] = (
     *admin_options("unix:///run/penstock/admin.sock"),
     Option("http", "127.0.0.1:9464", parse_tcp, "Address of metrics and health: host:port."),
     *page_options("127.0.0.1:9465"),
+    feed_option(),
     Option("state-dir", "/var/lib/penstock", parse_directory, "Directory of the journal and the policies."),
     Option(
         "policy-file",
@@ -233,6 +239,7 @@ _COMBINED = frozenset(
         *TLS_ATTRIBUTES,
         *NATS_ATTRIBUTES,
         *PAGE_ATTRIBUTES,
+        "feed",
         "policy_source",
         "registry",
         "agent_name",
@@ -265,6 +272,7 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
         policy_sources=_policy_sources(values),
         admin_tls=(tls := admin_tls(values)),
         page=page_settings(values, tls),
+        feed=feed_settings(values, tls),
         export=ExportSettings.from_environment(environment),
         pod_uid=environment.get("POD_UID", ""),
     )

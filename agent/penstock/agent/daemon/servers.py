@@ -9,13 +9,17 @@ import json
 import os
 import socket
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
+from penstock.agent.admin.calls import diagnoses
+from penstock.agent.admin.router_feed import RouterFeed
 from penstock.agent.admin.service import AdminService
 from penstock.agent.page import PageServer, PageSource
 from penstock.agent.server import TcpAddress
+from penstock.agent.server.feed_server import FeedServer
 from penstock.agent.server.grpc_server import GrpcServer
 from penstock.agent.server.tls import Certificates
 from penstock.agent.state import file_identity
@@ -52,10 +56,10 @@ class Servers:
         self._deadline = deadline
 
     async def serve_admin(self, context: AgentContext) -> dict[str, str]:
-        """Serve the admin service at every address: unix sockets by file mode, TCP by the list of names; and the page.
+        """Serve the admin service at every address: unix sockets by file mode, TCP by the list of names; the page, and the feed.
 
         Returns:
-            The addresses, as ``admin``, ``admin_tcp`` and ``page``.
+            The addresses, as ``admin``, ``admin_tcp``, ``page`` and ``feed``.
 
         """
         service = AdminService(context)
@@ -79,6 +83,13 @@ class Servers:
             page = PageServer(self._config.page, service, source, context.page)
             self._parts.push_async_callback(page.stop)
             addresses |= await page.serve_if_free()
+        if self._config.feed is not None:
+            feed = FeedServer(
+                self._config.feed, RouterFeed(service, partial(diagnoses.judgement, context)).content
+            )
+            self._parts.push_async_callback(feed.stop)
+            await feed.start()
+            addresses["feed"] = feed.url
         return addresses
 
     async def serve_engines(self, ingest: IngestService, feed_service: PolicyFeedService) -> GrpcServer:

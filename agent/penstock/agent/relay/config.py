@@ -31,9 +31,12 @@ from penstock.agent.server import parse_tcp
 from penstock.agent.server.options import (
     PAGE_ATTRIBUTES,
     TLS_ATTRIBUTES,
+    FeedSettings,
     PageSettings,
     admin_options,
     admin_tls,
+    feed_option,
+    feed_settings,
     page_options,
     page_settings,
 )
@@ -60,6 +63,7 @@ class RelayConfig:
         policy_source: where the relay writes policies; None for a relay that does not.
         admin_tls: there if, and only if, one address of *admin_listen* is TCP.
         page: how the page is served; None for not at all.
+        feed: how the feed for routers is served; None for not at all.
         deadline: of one agent's answer, seconds.
 
     """
@@ -75,6 +79,7 @@ class RelayConfig:
     admin_tls: AdminTls | None
     http: TcpAddress
     page: PageSettings | None
+    feed: FeedSettings | None
     deadline: float
     log_format: str
     log_level: str
@@ -125,6 +130,7 @@ OPTIONS: tuple[Option, ...] = tuple(
         *admin_options("0.0.0.0:9466"),
         Option("http", "127.0.0.1:9467", parse_tcp, "Address of metrics and health: host:port."),
         *page_options("127.0.0.1:9468"),
+        feed_option(),
         Option(
             "deadline",
             "2s",
@@ -138,7 +144,7 @@ OPTIONS: tuple[Option, ...] = tuple(
 
 _AGENT_TLS = ("agent_tls_ca", "agent_tls_cert", "agent_tls_key", "agent_tls_server_name")
 
-_COMBINED = frozenset({*TLS_ATTRIBUTES, *_AGENT_TLS, *NATS_ATTRIBUTES, *PAGE_ATTRIBUTES})
+_COMBINED = frozenset({*TLS_ATTRIBUTES, *_AGENT_TLS, *NATS_ATTRIBUTES, *PAGE_ATTRIBUTES, "feed"})
 
 
 def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> RelayConfig:
@@ -167,6 +173,7 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
         nats=nats_files(values, "" if uses_nats else "item of --agents, and no --policy-source,"),
         admin_tls=(tls := admin_tls(values)),
         page=page_settings(values, tls),
+        feed=feed_settings(values, tls),
         agent_tls=_agent_tls(values, agents),
     )
 

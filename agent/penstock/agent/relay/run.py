@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
+from penstock.agent.admin.router_feed import RouterFeed
 from penstock.agent.aio import stop_event
 from penstock.agent.page import PageServer, PageSource
 from penstock.agent.relay.connection import AWAY, CONNECTING, UP
@@ -19,6 +20,7 @@ from penstock.agent.relay.fleet_leader import Duties
 from penstock.agent.relay.policies import open_source
 from penstock.agent.relay.service import RelayCalls, RelayService
 from penstock.agent.server import TcpAddress
+from penstock.agent.server.feed_server import FeedServer
 from penstock.agent.server.full_collections import short_full_collections
 from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
 from penstock.agent.server.http_server import HttpServer
@@ -88,6 +90,11 @@ async def run(config: RelayConfig) -> None:
             page = PageServer(config.page, service, PageSource("relay", socket.gethostname()), tokens)
             parts.push_async_callback(page.stop)
             addresses |= await page.serve_if_free()
+        if config.feed is not None:
+            feed = FeedServer(config.feed, RouterFeed(service).content)
+            parts.push_async_callback(feed.stop)
+            await feed.start()
+            addresses["feed"] = feed.url
         _log.info("relay started", http=str(http.address), **addresses)
         with short_full_collections():
             await stop.wait()

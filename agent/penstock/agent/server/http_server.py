@@ -108,9 +108,10 @@ class Connections:
 
     def left(self, transport: asyncio.BaseTransport | None) -> float:
         """Return the seconds until a connection is cut off; infinity where it is kept, 0 once it has ended."""
-        timer = self._waiting.get(transport) or self._asked.get(transport)  # type: ignore[arg-type]
-        if timer is not None:
-            return timer.when() - asyncio.get_running_loop().time()
+        for timers in (self._waiting, self._asked):
+            timer = timers.get(transport)  # type: ignore[call-overload]
+            if timer is not None:
+                return float(timer.when() - asyncio.get_running_loop().time())
         return 0.0 if transport is None or transport.is_closing() else math.inf
 
     def keep(self, transport: asyncio.BaseTransport | None) -> None:

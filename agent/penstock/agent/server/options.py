@@ -1,4 +1,4 @@
-"""The options of the admin service and of the page: where they listen, their certificates, and who may do what."""
+"""The options of the admin service, of the page and of the feed: where they listen, their certificates, and who may do what."""
 
 from __future__ import annotations
 
@@ -230,6 +230,48 @@ def page_settings(values: Mapping[str, Any], tls: AdminTls | None) -> PageSettin
     token_reads = values["page_read"] == "token" and allow is None
     writes = values["page_write"] == "yes"
     return PageSettings(address, writes, header, shown, allow, values["page_host"], token_reads)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSettings:
+    """How the feed for routers is served.
+
+    Attributes:
+        tls: the admin service's certificates; None on loopback.
+
+    """
+
+    address: TcpAddress
+    tls: AdminTls | None
+
+
+def feed_option() -> Option:
+    """Return the option of a program that has a feed for routers."""
+    return Option("feed", OFF, parse_page, "Address of the feed for routers: host:port, or off.")
+
+
+def feed_settings(values: Mapping[str, Any], tls: AdminTls | None) -> FeedSettings | None:
+    """Return how the feed is served; None for not at all.
+
+    Args:
+        values: of all options, by attribute.
+        tls: of the admin service.
+
+    Raises:
+        ConfigError: strangers could read it.
+
+    """
+    address: TcpAddress | None = values["feed"]
+    if address is None:
+        return None
+    if is_loopback(address.host):
+        return FeedSettings(address, None)
+    if tls is None:
+        raise ConfigError(
+            f"--feed {address} can be reached from other machines, and names engines and peers; keep it on 127.0.0.1, "
+            "or give the --admin-tls options: a router then shows a certificate with a name of --admin-allow"
+        )
+    return FeedSettings(address, tls)
 
 
 def is_loopback(host: str) -> bool:

@@ -1,0 +1,356 @@
+"""What a router is told: the health of peers as engines see it, and the pairs that must not be formed. Pure.
+
+The state of a peer is what ``ListPeers`` says of it. Nothing is judged here; what is not known is never ``ok``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.agent.badness import NO_SERVERS, badness
+from penstock.agent.views import text
+from penstock.agent.views.peers import pair_reason, quarantine_words
+from penstock.agent.views.router_feed.model import (
+    MAX_MISSING,
+    MAX_READERS,
+    MAX_ROWS,
+    VERSION,
+    AgentFeed,
+    Avoided,
+    Endpoint,
+    PeerRow,
+    RelayFeed,
+    Side,
+)
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from google.protobuf.timestamp_pb2 import Timestamp
+    from penstock.agent.views.router_feed.model import Confidence, State
+    from penstock.proto.v1.common_pb2 import EngineKey
+
+MAX_BODY_BYTES: Final = 1 << 20
+"""Maximum bytes of a document's JSON."""
+_MAX_NAME: Final = 256
+_MAX_WHY: Final = 300
+
+_STATES: Final[dict[int, State]] = {
+    admin.PEER_CONDITION_OK: "ok",
+    admin.PEER_CONDITION_IDLE: "unknown",
+    admin.PEER_CONDITION_QUARANTINED: "quarantined",
+    admin.PEER_CONDITION_SLOW: "slow",
+    admin.PEER_CONDITION_FAILING: "failing",
+    admin.PEER_CONDITION_HANGING: "failing",
+    admin.PEER_CONDITION_INCOMPATIBLE: "incompatible",
+    admin.PEER_CONDITION_OTHER_WEIGHTS: "incompatible",
+    # It is read in the place of another engine: what comes does not fit.
+    admin.PEER_CONDITION_SHARED_ID: "incompatible",
+    admin.PEER_CONDITION_UNREACHABLE: "unreachable",
+    admin.PEER_CONDITION_LOST: "unreachable",
+    # Whoever answers there is not the engine that is meant.
+    admin.PEER_CONDITION_WRONG_ENGINE: "unreachable",
+}
+# The order of all that shows peers; what is not known is worse than what is well.
+_RANKS: Final[dict[State, tuple[int, bool]]] = {
+    state: (min(badness(each) for each, said in _STATES.items() if said == state), state != "ok")
+    for state in _STATES.values()
+}
+# Only the diagnosis says these.
+_JUDGED: Final = frozenset(
+    {
+        admin.PEER_CONDITION_INCOMPATIBLE,
+        admin.PEER_CONDITION_OTHER_WEIGHTS,
+        admin.PEER_CONDITION_SHARED_ID,
+        admin.PEER_CONDITION_UNREACHABLE,
+        admin.PEER_CONDITION_LOST,
+        admin.PEER_CONDITION_WRONG_ENGINE,
+    }
+)
+_CONFIDENCES: Final[dict[int, Confidence]] = {
+    admin.DIAGNOSIS_CONFIDENCE_POSSIBLE: "possible",
+    admin.DIAGNOSIS_CONFIDENCE_LIKELY: "likely",
+    admin.DIAGNOSIS_CONFIDENCE_CERTAIN: "certain",
+}
+# What a relay adds to the sentence of a cause that several agents have.
+_WORST: Final = " (the worst"
+_UNREAD: Final = "no read from it has ended in the last 15 minutes"
+
+
+class FeedAnswers(NamedTuple):
+    """What the admin service has said.
+
+    Attributes:
+        diagnosis: None where there is none.
+        pairs: of a relay.
+        coverage: of a relay: which agents are missing; None for none.
+
+    """
+
+    peers: admin.ListPeersResponse
+    engines: admin.ListEnginesResponse
+    quarantines: admin.ListQuarantinesResponse
+    diagnosis: admin.Diagnosis | None = None
+    pairs: admin.ListPairsResponse | None = None
+    coverage: admin.RelayCoverage | None = None
+
+
+_Place = tuple[str, str, str]
+
+
+class _Known(NamedTuple):
+    """Answers by what is looked up in them."""
+
+    addresses: Mapping[str, str]
+    connected: frozenset[str]
+    quarantines: Mapping[_Place, admin.Quarantine]
+    causes: Mapping[str, int]
+    about: Mapping[_Place, int]
+
+
+def agent_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS) -> AgentFeed:
+    """Return what an agent says at *now*, seconds since the epoch, with *most* rows."""
+    rows = _rows(said, _known(said))
+    left_out = len(rows[most:]) + _unread(said)
+    return AgentFeed(
+        version=VERSION, kind="agent", generated=_rfc3339(now), truncated=left_out > 0, left_out=left_out,
+        peers=rows[:most],
+    )  # fmt: skip
+
+
+def relay_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS) -> RelayFeed:
+    """Return what a relay says at *now*, seconds since the epoch, with *most* rows and as many pairs."""
+    known = _known(said)
+    rows = _rows(said, known)
+    by_address: dict[str, list[PeerRow]] = {}
+    for row in rows:
+        by_address.setdefault(row.source.address or "", []).append(row)
+    endpoints, shown = [], 0
+    for found in sorted((_endpoint(each) for each in by_address.values()), key=_endpoint_place):
+        readers = found.readers[: min(MAX_READERS, most - shown)]
+        if readers:
+            endpoints.append(found.model_copy(update={"readers": readers}))
+            shown += len(readers)
+    avoided = _avoided(said.pairs, known)
+    left_out = len(rows) - shown + _unread(said) + len(avoided[most:]) + _uncompared(said, len(avoided))
+    return RelayFeed(
+        version=VERSION, kind="relay", generated=_rfc3339(now), truncated=left_out > 0, left_out=left_out,
+        endpoints=endpoints, pairs_to_avoid=avoided[:most], missing=_missing(said.coverage),
+    )  # fmt: skip
+
+
+def bounded_json(make: Callable[[int], AgentFeed | RelayFeed]) -> tuple[bytes, bytes]:
+    """Return the JSON of the longest feed of *make* that is within :data:`MAX_BODY_BYTES`, and the same without its time.
+
+    *make* takes the most rows. What they are without the time tells whether two feeds say the same.
+    """
+    most = MAX_ROWS
+    while True:
+        feed = make(most)
+        body = feed.model_dump_json(by_alias=True).encode()
+        if len(body) <= MAX_BODY_BYTES or not most:
+            return body, feed.model_dump_json(by_alias=True, exclude={"generated"}).encode()
+        most //= 2
+
+
+def _rows(said: FeedAnswers, known: _Known) -> list[PeerRow]:
+    rows = [
+        _row(item, known)
+        for item in said.peers.peers
+        # What engines keep in memory or on a disk is nothing that a router can choose.
+        if item.peer.address and item.peer.address not in NO_SERVERS
+    ]
+    # Rows of readers that have gone say nothing any more.
+    return sorted(rows, key=lambda row: _RANKS[row.state], reverse=True)
+
+
+def _known(said: FeedAnswers) -> _Known:
+    diagnosis = said.diagnosis or admin.Diagnosis()
+    lasting = [
+        each for cause in diagnosis.causes for each in (cause, *cause.effects) if not each.HasField("until")
+    ]
+    about: dict[_Place, int] = {}
+    for cause in lasting:
+        for key in cause.engines:
+            for address in [cause.peer] if cause.peer else cause.peers:
+                place = (key.server, key.engine, address)
+                about[place] = max(about.get(place, 0), cause.confidence)
+    return _Known(
+        addresses={
+            text.engine(each.key): each.facts.side_channel or each.facts.ec_address
+            for each in said.engines.engines
+        },
+        connected=frozenset(text.engine(each.key) for each in said.engines.engines if each.connected),
+        quarantines={
+            (each.key.server, each.key.engine, each.peer.address): each
+            for each in said.quarantines.quarantines
+        },
+        causes={each.sentence.partition(_WORST)[0]: each.confidence for each in lasting},
+        about=about,
+    )
+
+
+def _row(item: admin.PeerSummary, known: _Known) -> PeerRow:
+    state, why = _state(item, known)
+    quarantine = known.quarantines.get((item.key.server, item.key.engine, item.peer.address))
+    until = None
+    if state == "quarantined":
+        why, until = _quarantined(item, quarantine)
+    judged = state not in ("ok", "unknown", "quarantined")
+    return PeerRow(
+        reader=_side(item.key, known),
+        source=Side(
+            engine=_name(text.engine(item.engine)) if item.HasField("engine") else None,
+            address=_name(item.peer.address),
+        ),
+        state=state,
+        condition=text.word(admin.PeerCondition, item.condition),
+        since=_moment(item.condition_since)
+        if item.HasField("condition_since") and state != "unknown"
+        else None,
+        until=until,
+        share=_share(item),
+        why=_why(why),
+        confidence=_confidence(item, known) if judged else None,
+    )
+
+
+def _state(item: admin.PeerSummary, known: _Known) -> tuple[State, str]:
+    """Return the state of a peer, and why; for an engine that has gone, what it said last is not known to be so."""
+    reader = text.engine(item.key)
+    if reader not in known.connected:
+        return "unknown", f"its reader {reader} is not connected"
+    state = _STATES.get(item.condition, "unknown")
+    if state == "ok" and not _read_lately(item):
+        return "unknown", _UNREAD
+    if state == "unknown":
+        return state, item.condition_reason or _UNREAD
+    return state, item.condition_reason
+
+
+def _read_lately(item: admin.PeerSummary) -> bool:
+    return any(
+        window.count
+        for each in (item.transfers, item.waits)
+        for window in (each.last_minute, each.last_15_minutes)
+    )
+
+
+def _quarantined(item: admin.PeerSummary, order: admin.Quarantine | None) -> tuple[str, str | None]:
+    """Return why a peer is in quarantine, and until when."""
+    word = quarantine_words(item.status)
+    if order is not None and order.HasField("until"):
+        until = _moment(order.until)
+    elif item.status.quarantine_until_unix_nano:
+        until = _time(item.status.quarantine_until_unix_nano)
+    else:
+        until = None
+    return (f"{word}: {order.reason}" if order is not None and order.reason else word), until
+
+
+def _share(item: admin.PeerSummary) -> float | None:
+    failed, succeeded = item.failures_last_minute, item.transfers.last_minute.count
+    return round(failed / (failed + succeeded), 3) if failed + succeeded else None
+
+
+def _confidence(item: admin.PeerSummary, known: _Known) -> Confidence | None:
+    number = known.causes.get(item.condition_reason) if item.condition_reason else None
+    if number is None and item.condition in _JUDGED:
+        number = known.about.get((item.key.server, item.key.engine, item.peer.address))
+    return _CONFIDENCES.get(number) if number else None
+
+
+def _endpoint(rows: Sequence[PeerRow]) -> Endpoint:
+    """Return what *rows*, of one address and the worst first, say together."""
+    states: Counter[State] = Counter(row.state for row in rows)
+    lately = Counter(states)
+    del lately["unknown"]
+    # Of two that are as many, the worse.
+    state: State = max(lately, key=lambda each: (lately[each], _RANKS[each])) if lately else "unknown"
+    named = next((row.source for row in rows if row.source.engine is not None), rows[0].source)
+    return Endpoint(
+        source=named,
+        state=state,
+        agree=lately.get(state, 0),
+        read_lately=sum(lately.values()),
+        states={each: states[each] for each in sorted(states)},
+        # The bound is the caller's to keep.
+        readers=list(rows[:MAX_READERS]),
+    )
+
+
+def _endpoint_place(endpoint: Endpoint) -> tuple[int, bool, str]:
+    rank, is_wrong = _RANKS[endpoint.state]
+    return -rank, not is_wrong, endpoint.source.address or ""
+
+
+def _avoided(pairs: admin.ListPairsResponse | None, known: _Known) -> list[Avoided]:
+    return [
+        Avoided(reader=_side(pair.key, known), source=_source(pair, known), why=_why(pair_reason(pair)))
+        for pair in (() if pairs is None else pairs.pairs)
+        if pair.compatible == admin.PAIR_COMPATIBILITY_NO or pair.weights == admin.PAIR_WEIGHTS_DIFFER
+    ]
+
+
+def _source(pair: admin.Pair, known: _Known) -> Side:
+    if not pair.HasField("peer_key"):
+        return Side(engine=None, address=_name(pair.peer.address))
+    side = _side(pair.peer_key, known)
+    return side.model_copy(update={"address": _name(pair.peer.address)}) if pair.peer.address else side
+
+
+def _uncompared(said: FeedAnswers, avoided: int) -> int:
+    """Return the pairs that the list of pairs has left out and that may be among those to avoid: the worst come first."""
+    if said.pairs is None or avoided < len(said.pairs.pairs):
+        return 0
+    return said.pairs.left_out
+
+
+def _unread(said: FeedAnswers) -> int:
+    """Return the peers that the answer has left out."""
+    return max(0, said.peers.total - len(said.peers.peers))
+
+
+def _missing(coverage: admin.RelayCoverage | None) -> list[str]:
+    if coverage is None:
+        return []
+    named = [_why(f"{each.name}: {each.reason}") for each in coverage.missing[:MAX_MISSING]]
+    more = coverage.asked - coverage.answered - len(named)
+    return [*named, f"and {text.count(more, 'agent')} more"] if more > 0 else named
+
+
+def _side(key: EngineKey, known: _Known) -> Side:
+    name = text.engine(key)
+    return Side(engine=_name(name), address=_name(known.addresses.get(name)))
+
+
+def _name(said: str | None) -> str | None:
+    return text.printable(said[:_MAX_NAME]) if said else None
+
+
+def _why(said: str) -> str:
+    return text.printable(text.one_line(said[: 4 * _MAX_WHY], _MAX_WHY))
+
+
+def _moment(moment: Timestamp) -> str | None:
+    """Return a time; None for one that no calendar has, as broken clocks say it."""
+    try:
+        return _time(moment.ToNanoseconds())
+    except ValueError:
+        return None
+
+
+def _time(unix_nano: int) -> str | None:
+    """Return the same of nanoseconds since the epoch."""
+    try:
+        return _rfc3339(unix_nano / 1e9)
+    except OverflowError:
+        return None
+
+
+def _rfc3339(seconds: float) -> str:
+    found = datetime(1970, 1, 1) + timedelta(seconds=seconds)  # noqa: DTZ001  (UTC, as the ending says)
+    return f"{found.isoformat(timespec='milliseconds')}Z"
