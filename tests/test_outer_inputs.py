@@ -25,8 +25,9 @@ from penstock.agent.policy.kubernetes import api_client
 from penstock.agent.policy.sources import interface
 from penstock.agent.policy.sources.nats import entries as nats_entries
 from penstock.agent.relay import merged_streams as streams
-from penstock.agent.server import grpc_server, page_tokens
+from penstock.agent.server import feed_server, grpc_server, page_tokens
 from penstock.agent.traces.export import otlp_http
+from penstock.agent.views.router_feed import MAX_BODY_BYTES
 from penstock.instrumentation.vllm.zmq_ec.wire import messages as zmq_messages
 
 ROOT = Path(__file__).parents[1]
@@ -223,6 +224,20 @@ INPUTS = (
         (
             "tests/agent/page/test_access.py::test_a_body_that_is_too_large_is_not_read",
             "tests/agent/page/details/test_writes.py::test_a_manifest_that_takes_long_is_refused",
+        ),
+    ),
+    Input(
+        "reads of the feed for routers",
+        f"{_size(MAX_BODY_BYTES)} of a document",
+        f"{feed_server.MAX_CONNECTIONS:,} connections that poll, as many that follow",
+        "-",
+        f"one document in {feed_server.Pace().least:.0f} s; {feed_server.Pace().write:.0f} s to take it",
+        "the oldest that polls makes room; one more that follows is refused; who does not read is cut off",
+        (
+            "tests/agent/server/test_feed_server.py::test_a_thousand_poll_one_document",
+            "tests/agent/server/test_feed_server.py::test_one_stream_too_many_is_told",
+            "tests/agent/server/test_feed_server.py::test_a_reader_that_does_not_read_is_cut_off",
+            "tests/agent/views/router_feed/test_build.py::test_a_body_has_a_bound",
         ),
     ),
     Input(

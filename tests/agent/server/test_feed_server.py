@@ -261,9 +261,9 @@ async def test_only_names_of_the_list_read_it(tmp_path: Path) -> None:
             files = authority.issue(f"{name}.example", common_name=name)
             async with session.get(server.url, ssl=context(files)) as response:
                 assert response.status == status
-        for files in (None, stranger.issue("router.example", common_name="router")):
+        for shown in (None, stranger.issue("router.example", common_name="router")):
             with pytest.raises(aiohttp.ClientError):
-                await session.get(server.url, ssl=context(files))
+                await session.get(server.url, ssl=context(shown))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from penstock.agent.views.router_feed import (
     MAX_BODY_BYTES,
     MAX_READERS,
     FeedAnswers,
+    RelayFeed,
     agent_feed,
     bounded_json,
     relay_feed,
@@ -33,9 +35,7 @@ def key(server: str) -> dict[str, str]:
     return {"server": server, "engine": "0"}
 
 
-def peer(
-    condition: admin.PeerCondition, reader: str = "d", address: str = "p:1", **fields: Any
-) -> admin.PeerSummary:
+def peer(condition: int, reader: str = "d", address: str = "p:1", **fields: Any) -> admin.PeerSummary:
     """Return a peer that was read in the last 15 minutes; *fields* override."""
     values = {"key": key(reader), "peer": {"address": address}, "condition": condition, "transfers": _READ}
     return admin.PeerSummary(**{**values, **fields})
@@ -70,27 +70,27 @@ def said(
     )
 
 
-@pytest.mark.parametrize(
-    ("condition", "state"),
-    [
-        (admin.PEER_CONDITION_UNSPECIFIED, "unknown"),
-        (admin.PEER_CONDITION_OK, "ok"),
-        (admin.PEER_CONDITION_QUARANTINED, "quarantined"),
-        (admin.PEER_CONDITION_SLOW, "slow"),
-        (admin.PEER_CONDITION_FAILING, "failing"),
-        (admin.PEER_CONDITION_HANGING, "failing"),
-        (admin.PEER_CONDITION_IDLE, "unknown"),
-        (admin.PEER_CONDITION_UNREACHABLE, "unreachable"),
-        (admin.PEER_CONDITION_INCOMPATIBLE, "incompatible"),
-        (admin.PEER_CONDITION_LOST, "unreachable"),
-        (admin.PEER_CONDITION_WRONG_ENGINE, "unreachable"),
-        (admin.PEER_CONDITION_OTHER_WEIGHTS, "incompatible"),
-        (admin.PEER_CONDITION_SHARED_ID, "incompatible"),
-        # Of a newer version.
-        (99, "unknown"),
-    ],
-)
-def test_each_condition_has_a_state(condition: admin.PeerCondition, state: str) -> None:
+_STATES: list[tuple[int, str]] = [
+    (admin.PEER_CONDITION_UNSPECIFIED, "unknown"),
+    (admin.PEER_CONDITION_OK, "ok"),
+    (admin.PEER_CONDITION_QUARANTINED, "quarantined"),
+    (admin.PEER_CONDITION_SLOW, "slow"),
+    (admin.PEER_CONDITION_FAILING, "failing"),
+    (admin.PEER_CONDITION_HANGING, "failing"),
+    (admin.PEER_CONDITION_IDLE, "unknown"),
+    (admin.PEER_CONDITION_UNREACHABLE, "unreachable"),
+    (admin.PEER_CONDITION_INCOMPATIBLE, "incompatible"),
+    (admin.PEER_CONDITION_LOST, "unreachable"),
+    (admin.PEER_CONDITION_WRONG_ENGINE, "unreachable"),
+    (admin.PEER_CONDITION_OTHER_WEIGHTS, "incompatible"),
+    (admin.PEER_CONDITION_SHARED_ID, "incompatible"),
+    # Of a newer version.
+    (99, "unknown"),
+]
+
+
+@pytest.mark.parametrize(("condition", "state"), _STATES)
+def test_each_condition_has_a_state(condition: int, state: str) -> None:
     """Each that there is, too: a new one is unknown until somebody decides."""
     (row,) = agent_feed(said(peer(condition)), NOW).peers
     assert row.state == state
@@ -99,8 +99,7 @@ def test_each_condition_has_a_state(condition: admin.PeerCondition, state: str) 
 
 def test_every_condition_is_in_the_table() -> None:
     """But for that of a newer version."""
-    (mark,) = [each for each in test_each_condition_has_a_state.pytestmark if each.name == "parametrize"]
-    assert {condition for condition, _ in mark.args[1]} - {99} == set(admin.PeerCondition.values())
+    assert {condition for condition, _ in _STATES} - {99} == set(admin.PeerCondition.values())
 
 
 def test_what_is_not_known_is_not_ok() -> None:
@@ -285,12 +284,14 @@ def test_whatever_is_said(peers: list[admin.PeerSummary], most: int) -> None:
         assert (endpoint.state == "unknown") == (endpoint.read_lately == 0)
 
 
+def _relay_at(answers: FeedAnswers, now: float, most: int) -> RelayFeed:
+    return relay_feed(answers, now, most)
+
+
 @given(peers=st.lists(_PEERS, max_size=6))
 def test_the_same_is_the_same(peers: list[admin.PeerSummary]) -> None:
     """The identity has no time of its own."""
     answers = said(*peers)
-    first, later = (
-        bounded_json(lambda most, now=now: relay_feed(answers, now, most)) for now in (NOW, NOW + 9)
-    )
+    first, later = (bounded_json(partial(_relay_at, answers, now)) for now in (NOW, NOW + 9))
     assert first[1] == later[1]
     assert first[0] != later[0]

@@ -9,18 +9,16 @@ from penstock.agent.views.router_feed.build import (
     bounded_json,
     relay_feed,
 )
-from penstock.agent.views.router_feed.model import (
-    MAX_READERS,
-    MAX_ROWS,
-    AgentFeed,
-    Avoided,
-    Endpoint,
-    PeerRow,
-    RelayFeed,
-    Side,
-)
+from penstock.agent.views.router_feed.model import MAX_READERS, MAX_ROWS, AgentFeed, RelayFeed
 
 __all__ = [
-    "MAX_BODY_BYTES", "MAX_READERS", "MAX_ROWS", "AgentFeed", "Avoided", "Endpoint", "FeedAnswers", "PeerRow", "RelayFeed", "Side",
-    "agent_feed", "bounded_json", "relay_feed",
-]  # fmt: skip
+    "MAX_BODY_BYTES",
+    "MAX_READERS",
+    "MAX_ROWS",
+    "AgentFeed",
+    "FeedAnswers",
+    "RelayFeed",
+    "agent_feed",
+    "bounded_json",
+    "relay_feed",
+]

@@ -19,8 +19,8 @@ from penstock.agent.views.router_feed.model import (
     VERSION,
     AgentFeed,
     Avoided,
-    Endpoint,
-    PeerRow,
+    FeedEndpoint,
+    FeedRow,
     RelayFeed,
     Side,
 )
@@ -101,7 +101,7 @@ class FeedAnswers(NamedTuple):
 _Place = tuple[str, str, str]
 
 
-class _Known(NamedTuple):
+class _Lookups(NamedTuple):
     """Answers by what is looked up in them."""
 
     addresses: Mapping[str, str]
@@ -125,7 +125,7 @@ def relay_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS) -> RelayFeed
     """Return what a relay says at *now*, seconds since the epoch, with *most* rows and as many pairs."""
     known = _known(said)
     rows = _rows(said, known)
-    by_address: dict[str, list[PeerRow]] = {}
+    by_address: dict[str, list[FeedRow]] = {}
     for row in rows:
         by_address.setdefault(row.source.address or "", []).append(row)
     endpoints, shown = [], 0
@@ -156,7 +156,7 @@ def bounded_json(make: Callable[[int], AgentFeed | RelayFeed]) -> tuple[bytes, b
         most //= 2
 
 
-def _rows(said: FeedAnswers, known: _Known) -> list[PeerRow]:
+def _rows(said: FeedAnswers, known: _Lookups) -> list[FeedRow]:
     rows = [
         _row(item, known)
         for item in said.peers.peers
@@ -167,7 +167,7 @@ def _rows(said: FeedAnswers, known: _Known) -> list[PeerRow]:
     return sorted(rows, key=lambda row: _RANKS[row.state], reverse=True)
 
 
-def _known(said: FeedAnswers) -> _Known:
+def _known(said: FeedAnswers) -> _Lookups:
     diagnosis = said.diagnosis or admin.Diagnosis()
     lasting = [
         each for cause in diagnosis.causes for each in (cause, *cause.effects) if not each.HasField("until")
@@ -178,7 +178,7 @@ def _known(said: FeedAnswers) -> _Known:
             for address in [cause.peer] if cause.peer else cause.peers:
                 place = (key.server, key.engine, address)
                 about[place] = max(about.get(place, 0), cause.confidence)
-    return _Known(
+    return _Lookups(
         addresses={
             text.engine(each.key): each.facts.side_channel or each.facts.ec_address
             for each in said.engines.engines
@@ -193,14 +193,14 @@ def _known(said: FeedAnswers) -> _Known:
     )
 
 
-def _row(item: admin.PeerSummary, known: _Known) -> PeerRow:
+def _row(item: admin.PeerSummary, known: _Lookups) -> FeedRow:
     state, why = _state(item, known)
     quarantine = known.quarantines.get((item.key.server, item.key.engine, item.peer.address))
     until = None
     if state == "quarantined":
         why, until = _quarantined(item, quarantine)
     judged = state not in ("ok", "unknown", "quarantined")
-    return PeerRow(
+    return FeedRow(
         reader=_side(item.key, known),
         source=Side(
             engine=_name(text.engine(item.engine)) if item.HasField("engine") else None,
@@ -218,7 +218,7 @@ def _row(item: admin.PeerSummary, known: _Known) -> PeerRow:
     )
 
 
-def _state(item: admin.PeerSummary, known: _Known) -> tuple[State, str]:
+def _state(item: admin.PeerSummary, known: _Lookups) -> tuple[State, str]:
     """Return the state of a peer, and why; for an engine that has gone, what it said last is not known to be so."""
     reader = text.engine(item.key)
     if reader not in known.connected:
@@ -256,14 +256,14 @@ def _share(item: admin.PeerSummary) -> float | None:
     return round(failed / (failed + succeeded), 3) if failed + succeeded else None
 
 
-def _confidence(item: admin.PeerSummary, known: _Known) -> Confidence | None:
+def _confidence(item: admin.PeerSummary, known: _Lookups) -> Confidence | None:
     number = known.causes.get(item.condition_reason) if item.condition_reason else None
     if number is None and item.condition in _JUDGED:
         number = known.about.get((item.key.server, item.key.engine, item.peer.address))
     return _CONFIDENCES.get(number) if number else None
 
 
-def _endpoint(rows: Sequence[PeerRow]) -> Endpoint:
+def _endpoint(rows: Sequence[FeedRow]) -> FeedEndpoint:
     """Return what *rows*, of one address and the worst first, say together."""
     states: Counter[State] = Counter(row.state for row in rows)
     lately = Counter(states)
@@ -271,7 +271,7 @@ def _endpoint(rows: Sequence[PeerRow]) -> Endpoint:
     # Of two that are as many, the worse.
     state: State = max(lately, key=lambda each: (lately[each], _RANKS[each])) if lately else "unknown"
     named = next((row.source for row in rows if row.source.engine is not None), rows[0].source)
-    return Endpoint(
+    return FeedEndpoint(
         source=named,
         state=state,
         agree=lately.get(state, 0),
@@ -282,12 +282,12 @@ def _endpoint(rows: Sequence[PeerRow]) -> Endpoint:
     )
 
 
-def _endpoint_place(endpoint: Endpoint) -> tuple[int, bool, str]:
+def _endpoint_place(endpoint: FeedEndpoint) -> tuple[int, bool, str]:
     rank, is_wrong = _RANKS[endpoint.state]
     return -rank, not is_wrong, endpoint.source.address or ""
 
 
-def _avoided(pairs: admin.ListPairsResponse | None, known: _Known) -> list[Avoided]:
+def _avoided(pairs: admin.ListPairsResponse | None, known: _Lookups) -> list[Avoided]:
     return [
         Avoided(reader=_side(pair.key, known), source=_source(pair, known), why=_why(pair_reason(pair)))
         for pair in (() if pairs is None else pairs.pairs)
@@ -295,7 +295,7 @@ def _avoided(pairs: admin.ListPairsResponse | None, known: _Known) -> list[Avoid
     ]
 
 
-def _source(pair: admin.Pair, known: _Known) -> Side:
+def _source(pair: admin.Pair, known: _Lookups) -> Side:
     if not pair.HasField("peer_key"):
         return Side(engine=None, address=_name(pair.peer.address))
     side = _side(pair.peer_key, known)
@@ -322,7 +322,7 @@ def _missing(coverage: admin.RelayCoverage | None) -> list[str]:
     return [*named, f"and {text.count(more, 'agent')} more"] if more > 0 else named
 
 
-def _side(key: EngineKey, known: _Known) -> Side:
+def _side(key: EngineKey, known: _Lookups) -> Side:
     name = text.engine(key)
     return Side(engine=_name(name), address=_name(known.addresses.get(name)))
 

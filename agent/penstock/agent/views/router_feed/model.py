@@ -32,7 +32,7 @@ class Side(_Part):
     )
 
 
-class PeerRow(_Part):
+class FeedRow(_Part):
     """One source as one reader sees it."""
 
     reader: Side
@@ -54,7 +54,7 @@ class PeerRow(_Part):
     )
 
 
-class Endpoint(_Part):
+class FeedEndpoint(_Part):
     """One source over all its readers."""
 
     source: Side
@@ -64,7 +64,7 @@ class Endpoint(_Part):
     agree: int = Field(ge=0, description="Readers with that state, of readLately.")
     read_lately: int = Field(ge=0, description="Readers whose state is not unknown.")
     states: dict[State, int] = Field(description="Readers by state, unknown included.")
-    readers: list[PeerRow] = Field(max_length=MAX_READERS, description="The worst first.")
+    readers: list[FeedRow] = Field(max_length=MAX_READERS, description="The worst first.")
 
 
 class Avoided(_Part):
@@ -90,14 +90,14 @@ class AgentFeed(Feed):
     """What an agent says of the peers of its engines."""
 
     kind: Literal["agent"]
-    peers: list[PeerRow] = Field(max_length=MAX_ROWS, description="The worst first.")
+    peers: list[FeedRow] = Field(max_length=MAX_ROWS, description="The worst first.")
 
 
 class RelayFeed(Feed):
     """What a relay says of all endpoints of its fleet."""
 
     kind: Literal["relay"]
-    endpoints: list[Endpoint] = Field(max_length=MAX_ROWS, description="The worst first.")
+    endpoints: list[FeedEndpoint] = Field(max_length=MAX_ROWS, description="The worst first.")
     pairs_to_avoid: list[Avoided] = Field(max_length=MAX_ROWS, description="The worst first.")
     missing: list[str] = Field(
         max_length=MAX_MISSING + 1, description="Agents that have not answered: their readers are not in it."
