@@ -9,6 +9,9 @@ import json
 import os
 import socket
 import stat
+import time
+import urllib.error
+import urllib.request
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from itertools import pairwise
@@ -27,6 +30,7 @@ from tests.support.agent.batches import transfer_failure
 from tests.support.agent.certificates import Authority
 from tests.support.agent.ingest_client import FakeEngine
 from tests.support.agent.relay import running_relay
+from tests.support.agent.router_feed import feed_of, fetch
 from tests.support.agent.secret_outputs import outputs, relay_outputs, spellings
 from tests.support.agent.stories import closed
 from tests.support.fleet.hostile_agent import METHODS, running_hostile_agent
@@ -136,6 +140,28 @@ def _page_port(agent: AgentProcess) -> None:
         assert ask(page_of(closed), "/api/events", bearer(token_of(closed.admin))).status == 200
     with running_agent() as off:
         assert not json.loads((off.state_dir / "addresses.json").read_text()).get("page")
+
+
+def _feed_client(_: AgentProcess) -> None:
+    """Tell it of peers, and of no request; take nothing."""
+    with running_agent(["--feed=127.0.0.1:0"]) as told, FakeEngine(told.listen) as engine:
+        engine.publish(transfer_failure("cmpl-of-another", time_ns=time.time_ns()))
+        wait_until(lambda: fetch(feed_of(told)).get("peers"), "the feed has the peer")
+        assert "cmpl-of-another" not in json.dumps(fetch(feed_of(told)))
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            request = urllib.request.Request(feed_of(told), data=b"{}", method=method)
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request, timeout=60)
+            refused.value.close()
+            assert refused.value.code == 405
+
+
+def _feed_address(agent: AgentProcess) -> None:
+    """Serve it only if that is asked for, and never beyond loopback without certificates."""
+    assert "feed" not in json.loads((agent.state_dir / "addresses.json").read_text())
+    assert resolve({}, {}).feed is None
+    with pytest.raises(ConfigError, match="--feed"):
+        resolve({"feed": "0.0.0.0:9469"}, {})
 
 
 def _admin_port(_: AgentProcess) -> None:
@@ -425,12 +451,14 @@ _PROMISES: dict[str, Callable[[AgentProcess], None]] = {
     "a process with the engine's uid in the engine's container": _same_uid,
     "a process that can open the admin socket": _admin_socket,
     "a process that reaches the page's port on loopback": _page_port,
+    "a client of the feed for routers": _feed_client,
     "a client on the admin port": _admin_port,
     "a client on the metrics port": _metrics_port,
     "a holder of an agent's key, at a relay": _agents_key,
     "ingest (`--listen`)": _ingest_socket,
     "admin (`--admin-listen`)": _admin_mode,
     "the page (`--page`)": _page_address,
+    "the feed for routers (`--feed`)": _feed_address,
     "metrics and health (`--http`)": _metrics_address,
     "traces": _traces,
     "an engine process's 16 bytes": _engine_secret,
