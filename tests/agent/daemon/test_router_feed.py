@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +17,7 @@ from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
 from tests.support.agent.batches import transfer_failure
+from tests.support.agent.certificates import Authority
 from tests.support.agent.ingest_client import FakeEngine
 from tests.support.agent.router_feed import feed_of, fetch, read_from
 
@@ -113,3 +116,33 @@ def test_it_is_off_by_default_and_refused_to_strangers() -> None:
         wait_until(lambda: refused.process is not None and refused.process.poll() is not None, "it ends")
         assert refused.process.returncode == 2
         assert "--feed 0.0.0.0:9469 can be reached from other machines" in refused.log()
+
+
+def test_beyond_loopback_a_router_shows_a_certificate() -> None:
+    """With a name of --admin-allow; reading is enough."""
+    with short_directory() as directory:
+        authority = Authority(directory / "pki")
+        served = authority.issue("127.0.0.1", "localhost", file="server")
+        agent = AgentProcess(
+            directory,
+            [
+                "--admin-listen=localhost:0",
+                f"--admin-tls-cert={served.cert}",
+                f"--admin-tls-key={served.key}",
+                f"--admin-tls-client-ca={authority.cert}",
+                "--admin-allow=router=read",
+                "--feed=0.0.0.0:0",
+            ],
+        )
+        try:
+            agent.start()
+            url = feed_of(agent).replace("0.0.0.0", "127.0.0.1")
+            context = ssl.create_default_context(cafile=authority.cert)
+            with pytest.raises(OSError, match=r"(?i)certificate|closed|reset"):
+                urllib.request.urlopen(url, timeout=60, context=context)
+            router = authority.issue("router.example", common_name="router")
+            context.load_cert_chain(router.cert, router.key)
+            with urllib.request.urlopen(url, timeout=60, context=context) as response:
+                assert json.loads(response.read())["peers"] == []
+        finally:
+            agent.stop()

@@ -63,18 +63,21 @@ class RouterFeed:
     async def _said(self) -> FeedAnswers:
         limit = _MOST_COMBINED if self._combined else MAX_ROWS
         ask = self._calls.call
-        # The peers first: a reader that goes in between counts as gone.
-        peers = await ask("ListPeers", admin.ListPeersRequest(limit=limit))
-        engines = await ask("ListEngines", admin.ListEnginesRequest(without_counters=True))
-        coverage = self._calls.coverage
-        return FeedAnswers(
-            peers=peers,
-            engines=engines,
-            quarantines=await ask("ListQuarantines", admin.ListQuarantinesRequest()),
-            diagnosis=await self._judged(),
-            pairs=await ask("ListPairs", admin.ListPairsRequest()) if self._combined else None,
-            coverage=coverage,
+        # At a time: where an agent of a relay hangs, each takes as long as the relay waits for it.
+        peers, engines, quarantines, diagnosis, pairs = await asyncio.gather(
+            ask("ListPeers", admin.ListPeersRequest(limit=limit)),
+            ask("ListEngines", admin.ListEnginesRequest(without_counters=True)),
+            ask("ListQuarantines", admin.ListQuarantinesRequest()),
+            self._judged(),
+            self._pairs(),
         )
+        return FeedAnswers(peers, engines, quarantines, diagnosis, pairs, self._calls.coverage)
+
+    async def _pairs(self) -> admin.ListPairsResponse | None:
+        if not self._combined:
+            return None
+        found: admin.ListPairsResponse = await self._calls.call("ListPairs", admin.ListPairsRequest())
+        return found
 
     async def _diagnosis(self) -> admin.Diagnosis | None:
         if time.monotonic() >= self._next:

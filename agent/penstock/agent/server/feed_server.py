@@ -1,7 +1,7 @@
 """The port of the feed for routers: ``GET /v1/peers`` as JSON, or as server-sent events.
 
-The document is made at most once a second whatever the number of readers, only while somebody reads, and takes at most
-a fifth of the time. All get the same bytes; a reader that does not take them is cut off.
+The document is made at most once a second whatever the number of readers, only while somebody reads; one that takes long
+to make, such as where agents hang, rests for up to five. All get the same bytes; who does not take them is cut off.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _MAX_REQUEST_BYTES: Final = 1024
 # What a reader that is slow has waiting in this process is about this much.
 _SLICE_BYTES: Final = 64 << 10
 _SHARE_OF_TIME: Final = 5
+_LONGEST_PAUSE: Final = 5.0
 _LEAST_SLEEP: Final = 0.01
 _NOT_MODIFIED, _FORBIDDEN, _UNAVAILABLE = 304, 403, 503
 _MAX_NAME: Final = 256
@@ -135,7 +136,7 @@ class _Cache:
                 self._document = _Document(content.body, etag)
         finally:
             now = time.monotonic()
-            self._next = now + max(self._least, (_SHARE_OF_TIME - 1) * (now - begun))
+            self._next = now + max(self._least, min(_LONGEST_PAUSE, (_SHARE_OF_TIME - 1) * (now - begun)))
             self._task = None
 
     async def close(self) -> None:

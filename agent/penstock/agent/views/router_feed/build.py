@@ -5,6 +5,7 @@ The state of a peer is what ``ListPeers`` says of it. Nothing is judged here; wh
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -111,31 +112,50 @@ class _Lookups(NamedTuple):
     about: Mapping[_Place, int]
 
 
+class _Seen(NamedTuple):
+    """A peer as one reader sees it; of thousands, few become rows."""
+
+    item: admin.PeerSummary
+    state: State
+    why: str
+
+
+class _Combined(NamedTuple):
+    """What the readers of one address say together; they are the worst first."""
+
+    address: str
+    state: State
+    states: Counter[State]
+    readers: Sequence[_Seen]
+
+
 def agent_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS) -> AgentFeed:
     """Return what an agent says at *now*, seconds since the epoch, with *most* rows."""
-    rows = _rows(said, _known(said))
-    left_out = len(rows[most:]) + _unread(said)
+    known = _known(said)
+    seen = _seen(said, known)
+    left_out = len(seen[most:]) + _unread(said)
     return AgentFeed(
         version=VERSION, kind="agent", generated=_rfc3339(now), truncated=left_out > 0, left_out=left_out,
-        peers=rows[:most],
+        peers=[_row(each, known) for each in seen[:most]],
     )  # fmt: skip
 
 
 def relay_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS) -> RelayFeed:
     """Return what a relay says at *now*, seconds since the epoch, with *most* rows and as many pairs."""
     known = _known(said)
-    rows = _rows(said, known)
-    by_address: dict[str, list[FeedRow]] = {}
-    for row in rows:
-        by_address.setdefault(row.source.address or "", []).append(row)
-    endpoints, shown = [], 0
-    for found in sorted((_endpoint(each) for each in by_address.values()), key=_endpoint_place):
+    seen = _seen(said, known)
+    by_address: dict[str, list[_Seen]] = {}
+    for each in seen:
+        by_address.setdefault(each.item.peer.address, []).append(each)
+    endpoints: list[FeedEndpoint] = []
+    shown = 0
+    for found in sorted(itertools.starmap(_combined, by_address.items()), key=_place):
         readers = found.readers[: min(MAX_READERS, most - shown)]
         if readers:
-            endpoints.append(found.model_copy(update={"readers": readers}))
+            endpoints.append(_endpoint(found, [_row(each, known) for each in readers]))
             shown += len(readers)
     avoided = _avoided(said.pairs, known)
-    left_out = len(rows) - shown + _unread(said) + len(avoided[most:]) + _uncompared(said, len(avoided))
+    left_out = len(seen) - shown + _unread(said) + len(avoided[most:]) + _uncompared(said, len(avoided))
     return RelayFeed(
         version=VERSION, kind="relay", generated=_rfc3339(now), truncated=left_out > 0, left_out=left_out,
         endpoints=endpoints, pairs_to_avoid=avoided[:most], missing=_missing(said.coverage),
@@ -156,15 +176,15 @@ def bounded_json(make: Callable[[int], AgentFeed | RelayFeed]) -> tuple[bytes, b
         most //= 2
 
 
-def _rows(said: FeedAnswers, known: _Lookups) -> list[FeedRow]:
-    rows = [
-        _row(item, known)
+def _seen(said: FeedAnswers, known: _Lookups) -> list[_Seen]:
+    """Return the peers, the worst first: readers that have gone say nothing any more."""
+    found = [
+        _Seen(item, *_state(item, known))
         for item in said.peers.peers
         # What engines keep in memory or on a disk is nothing that a router can choose.
         if item.peer.address and item.peer.address not in NO_SERVERS
     ]
-    # Rows of readers that have gone say nothing any more.
-    return sorted(rows, key=lambda row: _RANKS[row.state], reverse=True)
+    return sorted(found, key=lambda each: _RANKS[each.state], reverse=True)
 
 
 def _known(said: FeedAnswers) -> _Lookups:
@@ -193,8 +213,8 @@ def _known(said: FeedAnswers) -> _Lookups:
     )
 
 
-def _row(item: admin.PeerSummary, known: _Lookups) -> FeedRow:
-    state, why = _state(item, known)
+def _row(seen: _Seen, known: _Lookups) -> FeedRow:
+    item, state, why = seen
     quarantine = known.quarantines.get((item.key.server, item.key.engine, item.peer.address))
     until = None
     if state == "quarantined":
@@ -202,10 +222,7 @@ def _row(item: admin.PeerSummary, known: _Lookups) -> FeedRow:
     judged = state not in ("ok", "unknown", "quarantined")
     return FeedRow(
         reader=_side(item.key, known),
-        source=Side(
-            engine=_name(text.engine(item.engine)) if item.HasField("engine") else None,
-            address=_name(item.peer.address),
-        ),
+        source=_peer_side(item),
         state=state,
         condition=text.word(admin.PeerCondition, item.condition),
         since=_moment(item.condition_since)
@@ -232,10 +249,12 @@ def _state(item: admin.PeerSummary, known: _Lookups) -> tuple[State, str]:
 
 
 def _read_lately(item: admin.PeerSummary) -> bool:
-    return any(
-        window.count
-        for each in (item.transfers, item.waits)
-        for window in (each.last_minute, each.last_15_minutes)
+    transfers, waits = item.transfers, item.waits
+    return bool(
+        transfers.last_15_minutes.count
+        or waits.last_15_minutes.count
+        or transfers.last_minute.count
+        or waits.last_minute.count
     )
 
 
@@ -263,28 +282,38 @@ def _confidence(item: admin.PeerSummary, known: _Lookups) -> Confidence | None:
     return _CONFIDENCES.get(number) if number else None
 
 
-def _endpoint(rows: Sequence[FeedRow]) -> FeedEndpoint:
-    """Return what *rows*, of one address and the worst first, say together."""
-    states: Counter[State] = Counter(row.state for row in rows)
+def _combined(address: str, readers: Sequence[_Seen]) -> _Combined:
+    states: Counter[State] = Counter(each.state for each in readers)
     lately = Counter(states)
     del lately["unknown"]
     # Of two that are as many, the worse.
     state: State = max(lately, key=lambda each: (lately[each], _RANKS[each])) if lately else "unknown"
-    named = next((row.source for row in rows if row.source.engine is not None), rows[0].source)
+    return _Combined(address, state, states, readers)
+
+
+def _place(found: _Combined) -> tuple[int, bool, str]:
+    rank, is_not_well = _RANKS[found.state]
+    return -rank, not is_not_well, found.address
+
+
+def _endpoint(found: _Combined, rows: list[FeedRow]) -> FeedEndpoint:
+    """Return an endpoint that shows *rows*."""
+    named = (each.item for each in found.readers if each.item.HasField("engine"))
     return FeedEndpoint(
-        source=named,
-        state=state,
-        agree=lately.get(state, 0),
-        read_lately=sum(lately.values()),
-        states={each: states[each] for each in sorted(states)},
-        # The bound is the caller's to keep.
-        readers=list(rows[:MAX_READERS]),
+        source=_peer_side(next(named, found.readers[0].item)),
+        state=found.state,
+        agree=0 if found.state == "unknown" else found.states[found.state],
+        read_lately=found.states.total() - found.states["unknown"],
+        states={each: found.states[each] for each in sorted(found.states)},
+        readers=rows,
     )
 
 
-def _endpoint_place(endpoint: FeedEndpoint) -> tuple[int, bool, str]:
-    rank, is_wrong = _RANKS[endpoint.state]
-    return -rank, not is_wrong, endpoint.source.address or ""
+def _peer_side(item: admin.PeerSummary) -> Side:
+    return Side(
+        engine=_name(text.engine(item.engine)) if item.HasField("engine") else None,
+        address=_name(item.peer.address),
+    )
 
 
 def _avoided(pairs: admin.ListPairsResponse | None, known: _Lookups) -> list[Avoided]:
