@@ -24,7 +24,8 @@ def play(
     answers: Sequence[Answer], timeout: float = 60.0, settle: float = 3.0
 ) -> tuple[Outcome, list[str], float]:
     """Wait with these *answers*, of which the last repeats; return the outcome, what was said, and the time it took."""
-    now, said, left = [0.0], [], list(answers)
+    now, left = [0.0], list(answers)
+    said: list[str] = []
 
     def look() -> Answer:
         return left.pop(0) if len(left) > 1 else left[0]
@@ -77,8 +78,8 @@ def agent() -> Iterator[Any]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            server.paths.append(self.path)  # type: ignore[attr-defined]
-            status, body = server.answer  # type: ignore[attr-defined]
+            server.paths.append(self.path)
+            status, body = server.answer
             self.send_response(status)
             self.end_headers()
             self.wfile.write(body)

@@ -10,7 +10,7 @@ import pytest
 from penstock.agent.errors import FullError, NotFoundError, StateError
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Selection, Target
-from penstock.agent.policy.orders import order_store
+from penstock.agent.policy.orders import order_store, timed_orders
 from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.orders.timed_orders import Ejection
 from penstock.agent.policy.store.database import PolicyDatabase
@@ -114,8 +114,8 @@ async def test_every_order_is_in_the_audit_log(directory: Path) -> None:
             ("quarantine-add", "peer p:5600", "me"),
         ]
         assert [entry.change.reason for entry in entries] == ["", "game day", "INC-1", "INC-1"]
-        assert order_store.read_drill(entries[0].change.old_manifest) == drill
-        assert order_store.read_drill(entries[1].change.new_manifest) == drill
+        assert timed_orders.read_drill(entries[0].change.old_manifest) == drill
+        assert timed_orders.read_drill(entries[1].change.new_manifest) == drill
 
 
 async def test_a_change_is_announced_once_it_holds(directory: Path) -> None:
@@ -182,7 +182,7 @@ async def test_an_order_of_another_version_does_not_keep_the_agent_from_starting
                 '{"id": "x"}',
                 "[]",
                 "{",
-                order_store.document(fault_drill("y")).replace('"rate"', '"new"'),
+                timed_orders.document(fault_drill("y")).replace('"rate"', '"new"'),
             ):
                 connection.execute("INSERT INTO timed_order (kind, document) VALUES ('drill', ?)", (text,))
             connection.execute("INSERT INTO timed_order (kind, document) VALUES ('later', '{}')")

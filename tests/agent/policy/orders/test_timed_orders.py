@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Selection, Target, parse_labels
-from penstock.agent.policy.orders import order_store
+from penstock.agent.policy.orders import timed_orders
 
 from tests.support.policy.orders import SECOND, fault_drill, quarantine_order, select
 
@@ -29,12 +29,12 @@ def test_an_order_is_for_the_selected_engines_until_it_ends() -> None:
     """An order is due for selected engines, before its end."""
     order = quarantine_order(selection=select("role=a"))
     drill = fault_drill(selection=select("role=a"))
-    assert order_store.quarantines_for([order], _A, 0) == (order,)
-    assert order_store.quarantines_for([order], _B, 0) == ()
-    assert order_store.quarantines_for([order], _A, 60 * SECOND) == ()
-    assert order_store.drills_for([drill], _A, 60 * SECOND - 1) == (drill,)
-    assert order_store.drills_for([drill], _B, 0) == ()
-    assert order_store.drills_for([drill], _A, 60 * SECOND) == ()
+    assert timed_orders.quarantines_for([order], _A, 0) == (order,)
+    assert timed_orders.quarantines_for([order], _B, 0) == ()
+    assert timed_orders.quarantines_for([order], _A, 60 * SECOND) == ()
+    assert timed_orders.drills_for([drill], _A, 60 * SECOND - 1) == (drill,)
+    assert timed_orders.drills_for([drill], _B, 0) == ()
+    assert timed_orders.drills_for([drill], _A, 60 * SECOND) == ()
 
 
 def test_a_lift_outlives_itself() -> None:
@@ -42,17 +42,17 @@ def test_a_lift_outlives_itself() -> None:
     added = quarantine_order("add", seconds=3600)
     lifted = quarantine_order("lift", seconds=60, quarantined=False, selection=select("role=a"))
     both = [added, lifted]
-    assert order_store.quarantines_for(both, _A, 0) == (lifted,)
-    assert order_store.quarantines_for(both, _A, 61 * SECOND) == ()
-    assert order_store.quarantines_for(both, _B, 61 * SECOND) == (added,)
-    assert order_store.kept(both, 61 * SECOND) == both
-    assert order_store.kept(both, 3601 * SECOND) == []
+    assert timed_orders.quarantines_for(both, _A, 0) == (lifted,)
+    assert timed_orders.quarantines_for(both, _A, 61 * SECOND) == ()
+    assert timed_orders.quarantines_for(both, _B, 61 * SECOND) == (added,)
+    assert timed_orders.kept(both, 61 * SECOND) == both
+    assert timed_orders.kept(both, 3601 * SECOND) == []
 
 
 def test_a_newer_order_about_the_same_takes_the_place_of_the_older() -> None:
     """Of several orders about one subject the newest is kept."""
     clicks = [quarantine_order(str(number), began=number) for number in range(100)]
-    assert [order.id for order in order_store.kept(clicks, 100)] == ["99"]
+    assert [order.id for order in timed_orders.kept(clicks, 100)] == ["99"]
 
 
 @given(_ORDERS, st.integers(0, 5))
@@ -64,10 +64,10 @@ def test_what_is_left_out_changes_nothing(rows: list[tuple[str, str, int, bool]]
         )
         for number, (peer, labels, seconds, quarantined) in enumerate(rows)
     ]
-    rest = order_store.kept(whole, now * SECOND)
+    rest = timed_orders.kept(whole, now * SECOND)
     for target in _TARGETS:
         for later in range(now, 6):
-            assert order_store.quarantines_for(rest, target, later * SECOND) == order_store.quarantines_for(
+            assert timed_orders.quarantines_for(rest, target, later * SECOND) == timed_orders.quarantines_for(
                 whole, target, later * SECOND
             )
 
@@ -87,5 +87,5 @@ def test_what_is_written_is_read_again() -> None:
     )
     order = quarantine_order(selection=selection, quarantined=False)
     drill = fault_drill(selection=selection, rate=0.125, peer="[::1]:5600", delay_nano=5, reason="why")
-    assert order_store.read_quarantine(order_store.document(order)) == order
-    assert order_store.read_drill(order_store.document(drill)) == drill
+    assert timed_orders.read_quarantine(timed_orders.document(order)) == order
+    assert timed_orders.read_drill(timed_orders.document(drill)) == drill
