@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from demo.common.client import fetch
+from demo.common.client import complete, fetch
 from demo.common.steps import until
 from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.kv.peers import Spare, stopped
@@ -112,6 +112,27 @@ def test_nobody_reads(kv: Bench, leaving: Spare) -> None:
         assert answer.code == 1
         assert f"gave up after 1s: engine leaving/0 is not drained: {UNREAD} unread leases" in answer.output
     assert kv.decode(request).completion == request.text
+
+
+def test_out_of_rotation(kv: Bench, leaving: Spare) -> None:
+    """The readiness answers 503 while the order lasts, and nothing else does; it ends by its command, and by itself."""
+    server = leaving.server()
+    ready, alive = f"{server.url}/health?penstock=ready", f"{server.url}/health"
+    assert fetch(ready).status == 200
+    until(lambda: "leaving/0" in kv.ctl("get", "engines"), "leaving/0 is not known")
+    said = kv.ctl("eject", "leaving/0", "--for", "1m", "--reason", "a test", "--timeout", "60s")
+    assert said == "engine leaving/0 is out of rotation for 1m"
+    refused = fetch(ready)
+    assert (refused.status, refused.body["ready"]) == (503, False)
+    assert "out of rotation by order" in refused.body["reason"]
+    assert fetch(alive).status == 200
+    assert complete(server.url, "Requests are served all the same.", max_tokens=1).status == 200
+    assert kv.agent.metrics().value("penstock_server_out_of_rotation", server="leaving", engine="") == 1
+    assert "Out of rotation: " in kv.ctl("describe", "engine", "leaving/0")
+    assert kv.ctl("eject", "off", "leaving/0", "--timeout", "60s") == "engine leaving/0 is back in rotation"
+    assert fetch(ready).status == 200
+    kv.ctl("eject", "leaving/0", "--for", "2s", "--timeout", "60s")
+    until(lambda: fetch(ready).status == 200, "The order does not end by itself")
 
 
 @pytest.mark.long

@@ -28,7 +28,9 @@ def engine(
     return found
 
 
-def held(holder: snapshots.BlockHolder, requests: int, age: float, server: str = "prefill") -> admin.HolderSummary:
+def held(
+    holder: snapshots.BlockHolder, requests: int, age: float, server: str = "prefill"
+) -> admin.HolderSummary:
     """Return blocks that are held since *age* seconds."""
     found = admin.HolderSummary(
         key={"server": server, "engine": "0"}, holder=holder, requests=requests, blocks=9
