@@ -127,7 +127,7 @@ AGENT_FLOORS = (
     ("errors",),
 )
 ENGINE_FLOORS = (
-    ("check",),
+    ("check", "drain"),
     ("plugin", "vllm.survey"),
     ("vllm.install",),
     ("vllm.scheduler", "vllm.zmq_ec"),

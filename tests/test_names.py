@@ -19,7 +19,7 @@ MODULES_OF_A_ROOT = {
         "prescan",
         "aio",
     },
-    "penstock.instrumentation": {"check", "plugin", "orders", "runtime"},
+    "penstock.instrumentation": {"check", "drain", "plugin", "orders", "runtime"},
     "penstock.rules": {
         "circuit_breaker",
         "deadlines",

@@ -1,1 +1,1 @@
-"""What vLLM loads (plugin), what people run (check), what hooks talk to (runtime)."""
+"""What vLLM loads (plugin), what people and pods run (check, drain), what hooks talk to (runtime)."""
