@@ -69,7 +69,13 @@ class Answers:
         store, pauses, orders = PolicyStore(policies), Pauses(policies), OrderStore(policies)
         feed = PolicyFeed(store, pauses, orders)
         sources = PolicySources(store, feed)
-        self._parts: dict[str, Any] = {"store": store, "pauses": pauses, "feed": feed, "policies": sources}
+        self._parts: dict[str, Any] = {
+            "store": store,
+            "pauses": pauses,
+            "orders": orders,
+            "feed": feed,
+            "policies": sources,
+        }
         self._converter = SpanConverter()
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ def test_leases_of_a_prefill(agent, capsys):
         first.snapshot(report(2))
         second.snapshot(report(0))
         wait_until(lambda: agent.get("/drained?engine=b")[0] == 200, "engine b/0 is not drained")
+        wait_until(lambda: "unread leases" in agent.get("/drained?engine=a")[1], "engine a/0 has no leases")
         status, text = agent.get("/drained")
         assert status == 503
         needed, drained = text.splitlines()

@@ -84,6 +84,8 @@ REFUSED: dict[str, str] = {
     "quarantine lift": f"quarantine lift {_PEER}",
     "inject-fault": "inject-fault 0 --mode slow --delay 2s",
     "drill stop": "drill stop --all",
+    "drain": "drain 0",
+    "eject": "eject 0",
     "pause": "pause 0",
     "resume": "resume",
     "forget engine": "forget engine 7",

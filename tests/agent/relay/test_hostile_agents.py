@@ -202,7 +202,7 @@ class Callers:
 
 def test_many_callers_of_large_answers() -> None:
     """Four agents send 15 MiB to each of 24 callers: memory is bounded, and a small list is there meanwhile."""
-    row = admin.LoggedEvent(event={"time_unix_nano": 1 << 62, "request_id": "x" * 1_000, "rank": 3})
+    row = admin.LoggedEvent(event={"time_unix_nano": 1 << 62, "request_id": "x" * 250, "rank": 3})
     with ExitStack() as parts:
         directory = parts.enter_context(short_directory())
         good = parts.enter_context(running_agent())
@@ -210,7 +210,7 @@ def test_many_callers_of_large_answers() -> None:
         agents = {f"bad{index}": f"unix://{directory}/{index}.sock" for index in range(4)}
         for address in agents.values():
             bad = parts.enter_context(running_hostile_agent(address))
-            bad.answers["ListEvents"] = admin.ListEventsResponse(events=[row] * 15_000).SerializeToString()
+            bad.answers["ListEvents"] = admin.ListEventsResponse(events=[row] * 55_000).SerializeToString()
         agents["good"] = good.admin
         listed = ",".join(f"{name}={address}" for name, address in agents.items())
         relay = parts.enter_context(running_relay(directory, f"--agents={listed}", "--deadline=60s"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import logging
+import socket
 import warnings
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -90,7 +92,11 @@ def hook(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[TraceContext
     monkeypatch.setattr(AsyncLLM, "__init__", init)
     found = TraceContextHook()
     found.install()
+    # vLLM's launcher gives the root logger the server's level.
+    root = logging.getLogger()
+    level = root.level
     yield found
+    root.setLevel(level)
     found.uninstall()
     registry._states.clear()
     assert AsyncLLM.__init__ is init
@@ -118,7 +124,7 @@ async def serving(*arguments: str, engine: Any = None) -> AsyncIterator[httpx.As
         app = application.build_app(args, ("generate",), None)
     app.state.engine_client = engine
     app.state.log_stats = False
-    listening = launcher.create_server_socket(("127.0.0.1", 0), reuse_port=False)
+    listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     serve = asyncio.create_task(
         launcher.serve_http(app, sock=listening, host="127.0.0.1", port=port, log_level="error")

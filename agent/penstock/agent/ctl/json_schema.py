@@ -95,6 +95,7 @@ _MESSAGES = (
     admin.ListRequestsResponse,
     admin.PolicyRollout,
     admin.Rollout,
+    admin.SetEjectionResponse,
     admin.Trace,
     admin.WhatIfResponse,
 )

@@ -370,10 +370,9 @@ class IngestService:
 
     def _rotation_is_due(self, stream: SourceStream) -> bool:
         """Return whether a front end has to be told that it goes out of rotation, still is, or comes back."""
-        seconds = self._seconds_out(stream)
-        if bool(seconds) is not bool(stream.seconds_out):
-            return True
-        return bool(seconds) and time.monotonic() - stream.told_at >= _RENEWAL_SECONDS
+        out = self._seconds_out(stream) > 0
+        late = time.monotonic() - stream.told_at >= _RENEWAL_SECONDS
+        return out is not (stream.seconds_out > 0) or (out and late)
 
     def _orders_changed(self) -> None:
         # Before the greeting the watermark is not known; the greeting says what is ordered.

@@ -125,7 +125,8 @@ def status_words(item: admin.Engine, now: float) -> str:
         return text.style(f"{number} share a name", "red")
     if not item.paused:
         if item.HasField("ejection"):
-            return text.style("connected, out of rotation", "yellow")
+            way = "" if item.ejection.in_force else "to go "
+            return text.style(f"connected, {way}out of rotation", "yellow")
         return text.style("connected", "green")
     ends = f", {text.pause_end(item.pause, now)}" if item.pause.HasField("until") else ""
     return text.style(f"paused{ends}", "yellow")

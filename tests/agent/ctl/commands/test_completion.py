@@ -52,9 +52,10 @@ def test_commands_options_and_words(harness: AdminHarness) -> None:
         "diagnose",
         "diff",
         "doctor",
+        "drain",
         "drill",
     ]
-    assert _complete(nowhere, "e") == ["explain", "edit"]
+    assert _complete(nowhere, "e") == ["explain", "edit", "eject"]
     assert _complete(nowhere, "describe ") == ["engine", "peer", "policy", "request"]
     assert "--no-headers" in _complete(nowhere, "get eng --")
     assert _complete(nowhere, "get pe") == ["peers"]

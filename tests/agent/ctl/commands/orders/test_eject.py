@@ -69,6 +69,7 @@ def test_a_front_end_that_does_not_follow(agentctl: Agentctl, front_end: Source)
     late = agentctl("eject", "prefill/0", *QUICK)
     assert late.exit_code == 1
     assert "that it is out of rotation; the order stands" in late.stderr
+    assert "connected, to go out of rotation" in agentctl("get", "engines").stdout
     described = agentctl("describe", "engine", "prefill/0").stdout
     assert "its front end has not said that it answers so" in described
 

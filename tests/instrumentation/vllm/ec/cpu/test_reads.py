@@ -186,7 +186,11 @@ def test_a_producer_that_is_gone(
     # On a busy machine the last question ends behind the wait.
     modes.remove(c.FAILURE_MODE_TIMEOUT)
     assert set(modes) == {c.FAILURE_MODE_PROBE}
-    assert {each["result"] for each in recorder.probes[:-1]} == {c.PROBE_RESULT_ERROR}
+    results = [each["result"] for each in recorder.probes[:-1]]
+    # Likewise: it is given up with the wait, not by the connector's own patience.
+    while results and results[-1] != c.PROBE_RESULT_ERROR:
+        results.pop()
+    assert set(results) == {c.PROBE_RESULT_ERROR}
 
 
 @pytest.mark.parametrize(

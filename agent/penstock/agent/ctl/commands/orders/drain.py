@@ -58,7 +58,7 @@ def drain(
     with exit code 1, what was given up.
     """
     if bundle_of(click.get_current_context()):
-        raise UsageError("drain waits for a running engine; leave out --bundle")
+        raise UsageError("drain waits for a running engine, which a bundle has not; leave out --bundle")
     if not eject:
         _wait(client, key, timeout, settle, output)
         return
