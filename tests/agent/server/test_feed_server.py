@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _LOOPBACK = FeedSettings(TcpAddress("127.0.0.1", 0), None)
 # One document for a whole test, and one at each question.
-_ONCE, _ALWAYS = Pace(least=3600.0), Pace(least=0.0)
+_ONCE, _ALWAYS = Pace(least=3600.0), Pace(least=0.0, most=0.0)
 _DEADLINE = aiohttp.ClientTimeout(total=60)
 
 

@@ -41,7 +41,6 @@ _MAX_REQUEST_BYTES: Final = 1024
 # What a reader that is slow has waiting in this process is about this much.
 _SLICE_BYTES: Final = 64 << 10
 _SHARE_OF_TIME: Final = 5
-_LONGEST_PAUSE: Final = 5.0
 _LEAST_SLEEP: Final = 0.01
 _NOT_MODIFIED, _FORBIDDEN, _UNAVAILABLE = 304, 403, 503
 _MAX_NAME: Final = 256
@@ -54,12 +53,14 @@ class Pace(NamedTuple):
 
     Attributes:
         least: between two documents.
+        most: between two of which each takes long to make.
         comment: of silence before a stream has a line that says nothing.
         write: that a reader has for a response or an event.
 
     """
 
     least: float = 1.0
+    most: float = 5.0
     comment: float = 15.0
     write: float = 10.0
 
@@ -90,9 +91,9 @@ class _Cache:
 
     """
 
-    def __init__(self, source: Callable[[], Awaitable[FeedContent]], least: float) -> None:
+    def __init__(self, source: Callable[[], Awaitable[FeedContent]], pace: Pace) -> None:
         self._source = source
-        self._least = least
+        self._pace = pace
         self._document: _Document | None = None
         self._problem = ""
         self._next = 0.0
@@ -136,7 +137,9 @@ class _Cache:
                 self._document = _Document(content.body, etag)
         finally:
             now = time.monotonic()
-            self._next = now + max(self._least, min(_LONGEST_PAUSE, (_SHARE_OF_TIME - 1) * (now - begun)))
+            self._next = now + max(
+                self._pace.least, min(self._pace.most, (_SHARE_OF_TIME - 1) * (now - begun))
+            )
             self._task = None
 
     async def close(self) -> None:
@@ -169,7 +172,7 @@ class FeedServer:
         """
         self.address = settings.address
         self._pace = Pace() if pace is None else pace
-        self._cache = _Cache(source, self._pace.least)
+        self._cache = _Cache(source, self._pace)
         self._allow = None if settings.tls is None else settings.tls.allow
         self._certificates = None if settings.tls is None else HttpsCertificates(settings.tls)
         self._streams = 0
