@@ -258,9 +258,18 @@ def test_orders_and_quarantines_of_then(film: Film) -> None:
     film.calm(core, 2010, 4000)
     film.tell(4000, core, event("policy_applied", accepted=True, cause="pause"))
     film.tell(4500, core, event("policy_applied", accepted=True, cause="resume"))
+    eject = admin.SetEjectionRequest(
+        author="tester", selector={"engines": [{"server": "decode", "engine": "0"}]}
+    )
+    ended = admin.SetEjectionRequest(author="tester")
+    eject.ttl.FromSeconds(600)
+    film.when(5000, lambda: film.harness.stub.SetEjection(eject))
+    film.when(5500, lambda: film.harness.stub.SetEjection(ended))
+    film.when(6000, lambda: film.harness.stub.SetEjection(eject))
     film.calm(core, 4510, 7000)
 
-    assert [kinds(film.ask(seconds)) for seconds in (990, 1700, 2100, 3300, 3700, 4100, 4600)] == [
+    times = (990, 1700, 2100, 3300, 3700, 4100, 4600, 5400, 5600, 6100, 6700)
+    assert [kinds(film.ask(seconds)) for seconds in times] == [
         [],
         ["peer_stays_quarantined"],
         [],
@@ -268,7 +277,13 @@ def test_orders_and_quarantines_of_then(film: Film) -> None:
         [],
         ["paused"],
         [],
+        ["out_of_rotation"],
+        [],
+        ["out_of_rotation"],
+        [],
     ]
+    (cause,) = film.ask(5400).causes
+    assert any("whether they answered so then is not known" in each.fact for each in cause.evidence)
 
 
 def test_now_and_at_now_say_the_same(film: Film) -> None:

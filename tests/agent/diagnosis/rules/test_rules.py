@@ -396,6 +396,42 @@ def test_a_pause_that_was_left_on() -> None:
     assert "by bob@host: INC-9" in cause.evidence[0].fact
 
 
+def _ejected(seconds: int, *, in_force: bool = True, ended: bool = False) -> dict[str, Any]:
+    """Return an order that takes a server out of rotation, and ends in *seconds*."""
+    order = admin.Ejection(author="bob@host", reason="INC-9", in_force=in_force)
+    if not ended:
+        order.since.FromNanoseconds(at(900))
+    order.until.FromNanoseconds(at(-seconds))
+    return {"ejection": order}
+
+
+def test_a_server_out_of_rotation() -> None:
+    """By whose order, why and how it ends; one cause for an order, and only while it is in force."""
+    both = [engine(**_ejected(60)), engine(key={"server": "decode", "engine": "1"}, **_ejected(60))]
+    (cause,) = verdict_of(calm(), engines=both).causes
+    assert (cause.kind, cause.since, len(cause.engines)) == ("out_of_rotation", at(900), 2)
+    assert cause.confidence is Confidence.CERTAIN
+    assert "out of rotation by order of bob@host" in cause.sentence
+    assert "by bob@host: INC-9; ends in 1m" in cause.evidence[0].fact
+    assert cause.commands[0] == "agentctl eject off decode/0 decode/1"
+
+
+def test_a_server_whose_front_end_has_not_said_so() -> None:
+    """It is possible that requests still come."""
+    (cause,) = verdict_of(calm(), engines=[engine(**_ejected(60, in_force=False))]).causes
+    assert cause.confidence is Confidence.POSSIBLE
+    assert "they have not said that they answer so" in cause.evidence[1].fact
+
+
+@pytest.mark.parametrize(
+    "fields", [_ejected(0), _ejected(60, ended=True), {**_ejected(60), "connected": False}]
+)
+def test_an_order_that_is_over(fields: dict[str, Any]) -> None:
+    """Nothing is said of it, nor of a server that is not there."""
+    kinds = {cause.kind for cause in verdict_of(calm(), engines=[engine(**fields)]).causes}
+    assert "out_of_rotation" not in kinds
+
+
 def test_a_healthy_peer_in_quarantine() -> None:
     """An operator's order, and no failure of the peer."""
     order = admin.Quarantine(

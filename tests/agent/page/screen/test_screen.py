@@ -191,6 +191,23 @@ def test_banners_say_what_changes_the_rest() -> None:
     assert "by alice" in found[6].sentence
 
 
+def test_a_server_out_of_rotation_is_a_line() -> None:
+    """By whom, why, and until when; not of a server that is not there."""
+    order = {
+        "since": {"seconds": int(NOW) - 120},
+        "until": {"seconds": int(NOW) + 540},
+        "author": "bob",
+        "reason": "INC-7",
+        "in_force": True,
+    }
+    here, gone = _engine(0, ejection=order), _engine(1, ejection=order, said_goodbye=True)
+    gone.connected = False
+    screen = build_screen(ScreenAnswers(NOW, engines=admin.ListEnginesResponse(engines=[here, gone])))
+    found = [(each.kind, each.severity, each.sentence) for each in screen.banners]
+    sentence = "engine decode/0 is out of rotation, 2m ago by bob, ends in 9m: INC-7"
+    assert found[0] == ("out_of_rotation", "warning", sentence)
+
+
 def test_a_stopped_engine_is_no_alarm() -> None:
     """One that vanished beside it is a fact, until the verdict says what became of it."""
     stopped, gone = _engine(0, said_goodbye=True), _engine(1)

@@ -206,20 +206,29 @@ async def test_a_server_out_of_rotation(directory: Path) -> None:
     """It is told for a minute at most, outlives a restart and other orders, ends by itself, by a newer one, and by its end."""
     now = [0.0]
     with _book(directory, now) as (book, database):
-        await book.set_ejections(
-            [_ejection("a"), _ejection("b")], {"a", "b"}, author="me", reason="x", which="w"
-        )
+        await book.set_ejections([_ejection("a"), _ejection("b")], {"a", "b"}, author="me", reason="x")
         await book.start_drill(fault_drill(seconds=600))
         assert (book.seconds_out("a"), book.seconds_out("b"), book.seconds_out("")) == (60, 60, 0)
-        entries = await PolicyStore(database).changes("", 2)
-        assert [(entry.change.action, entry.change.name) for entry in entries][-1] == ("eject", "w")
+        entries = await PolicyStore(database).changes("", 3)
+        assert [(entry.change.action, entry.change.name) for entry in entries][1:] == [
+            ("eject", "engine b/0"),
+            ("eject", "engine a/0"),
+        ]
     now[0] = 55.5
     with _book(directory, now) as (book, database):
         assert (book.seconds_out("a"), book.ejection_of("a")) == (45, _ejection("a"))
-        await book.set_ejections([], {"b"}, author="me", reason="", which="w")
+        await book.set_ejections([], {"b"}, author="me", reason="")
         assert (book.seconds_out("a"), book.seconds_out("b")) == (45, 0)
+        await book.set_ejections([], {"b", "c"}, author="me", reason="")
+        last, before = await PolicyStore(database).changes("", 2)
+        # What ends nothing is no change.
+        assert (last.change.action, last.change.name, before.change.action) == (
+            "eject-off",
+            "engine b/0",
+            "drill-start",
+        )
         await book.set_ejections(
-            [_ejection("a", began=int(55.5 * SECOND), seconds=10)], {"a"}, author="me", reason="", which="w"
+            [_ejection("a", began=int(55.5 * SECOND), seconds=10)], {"a"}, author="me", reason=""
         )
         assert book.seconds_out("a") == 10
         now[0] = 65.4
@@ -234,7 +243,5 @@ async def test_servers_out_of_rotation_are_bounded(directory: Path) -> None:
     with _book(directory, [0.0]) as (book, _):
         names = [str(number) for number in range(257)]
         with pytest.raises(FullError, match="256 servers are out of rotation already"):
-            await book.set_ejections(
-                [_ejection(name) for name in names], set(names), author="me", reason="", which="w"
-            )
+            await book.set_ejections([_ejection(name) for name in names], set(names), author="me", reason="")
         assert book.ejections() == []

@@ -126,7 +126,7 @@ async def set_ejection(agent: AgentContext, request: admin.SetEjectionRequest) -
             for server in sorted(servers)
         ]
     keys = [view.key for view in views]
-    await agent.orders.set_ejections(orders, servers, which=f"engine {', '.join(map(str, keys))}", **given)
+    await agent.orders.set_ejections(orders, servers, **given)
     return admin.SetEjectionResponse(engines=map(messages.key_message, keys))
 
 

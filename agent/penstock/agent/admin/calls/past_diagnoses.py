@@ -254,6 +254,7 @@ class PastMoment(NamedTuple):
     def _engine(self, view: EngineView, policies: Sequence[PolicySource]) -> admin.Engine:
         """Return an engine as it was; what its process says of itself does not change while it runs."""
         applied = self.past.applied.get(view.key)
+        order = self.orders.ejections.get(view.key.server)
         return admin.Engine(
             key=key_message(view.key),
             connected=view.connected,
@@ -267,6 +268,7 @@ class PastMoment(NamedTuple):
             policies=messages.source_messages(policies),
             sources=map(source_message, view.sources),
             said_goodbye=view.said_goodbye,
+            ejection=messages.ejection_message(order, in_force=False) if order is not None else None,
         )
 
     def _policies(self, key: EngineKey, read: ReadWindows, lookup: PolicyLookup) -> Sequence[PolicySource]:

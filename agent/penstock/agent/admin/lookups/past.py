@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.admin.lookups.bounded_scan import EventScan
 from penstock.agent.model import AGENT_PROCESS
-from penstock.agent.policy.orders import quarantines_for, read_drill, read_quarantine
+from penstock.agent.policy.orders import quarantines_for, read_drill, read_ejection, read_quarantine
 from penstock.agent.sources import LiveSource, Registry
 from penstock.proto.names import ENGINE_CORE, NANOS
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.agent.journal import Reader, SourceRow
     from penstock.agent.model import EngineKey, Source
     from penstock.agent.parsing import Target
-    from penstock.agent.policy.orders import FaultDrill, QuarantineOrder
+    from penstock.agent.policy.orders import Ejection, FaultDrill, QuarantineOrder
     from penstock.agent.policy.store import AuditEntry
     from penstock.agent.sources import EngineView
 
@@ -209,6 +209,7 @@ class PastOrders(NamedTuple):
     Attributes:
         drills: that ran.
         quarantines: of which some may have ended, the oldest first.
+        ejections: in force, by server.
         policy_changes: the newest change of each policy, nanoseconds.
         cut: there were more changes since than are read: orders may be missing.
 
@@ -216,6 +217,7 @@ class PastOrders(NamedTuple):
 
     drills: Sequence[FaultDrill]
     quarantines: Sequence[QuarantineOrder]
+    ejections: Mapping[str, Ejection]
     policy_changes: Mapping[str, int]
     cut: bool
 
@@ -228,6 +230,7 @@ def past_orders(entries: Sequence[AuditEntry], at: int) -> PastOrders:
     """Return what *entries* of the audit log, the newest first, say of a moment, nanoseconds."""
     drills: dict[str, FaultDrill] = {}
     quarantines: list[QuarantineOrder] = []
+    ejections: dict[str, Ejection] = {}
     changes: dict[str, int] = {}
     for entry in reversed(entries):
         change = entry.change
@@ -243,9 +246,15 @@ def past_orders(entries: Sequence[AuditEntry], at: int) -> PastOrders:
                 drills[drill.id] = drill
             elif change.action == "drill-stop":
                 drills.pop(read_drill(change.old_manifest).id, None)
+            elif change.action == "eject":
+                ejection = read_ejection(change.new_manifest)
+                ejections[ejection.server] = ejection
+            elif change.action == "eject-off":
+                ejections.pop(read_ejection(change.old_manifest).server, None)
     return PastOrders(
         [drill for drill in drills.values() if drill.left_nano(at)],
         quarantines,
+        {server: order for server, order in ejections.items() if order.left_nano(at)},
         changes,
         len(entries) >= CHANGES_READ and entries[-1].time_unix_nano > at,
     )

@@ -1,4 +1,4 @@
-"""What stands although nothing fails now: orders of operators (a pause, a fault drill, a quarantine), and peers that are cut off."""
+"""What stands although nothing fails now: orders of operators (a pause, an ejection, a drill, a quarantine), and cut-off peers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent.diagnosis.facts import Confidence, Evidence, FoundCause, first_sign, sane, words
-from penstock.proto.names import label
+from penstock.proto.names import NANOS, label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 _STANDING_SECONDS = 5.0
 # What a peer that stays cut off counts for at each engine, seconds: nothing fails now, its readers have one source less.
 _CUT_OFF_SECONDS = 5.0
+_NAMED = 3
 
 
 def order_causes(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:
     """Yield the orders that are in force."""
     yield from _paused(facts)
+    yield from _ejected(facts)
     yield from _drills(facts, shares)
     yield from _quarantines(facts, shares)
 
@@ -60,6 +62,46 @@ def _paused(facts: Facts) -> Iterator[FoundCause]:
         alternatives=("the pause is meant: then nothing can be said of these engines",),
         commands=(f"agentctl resume {keys[0]}", "agentctl get audit"),
     )
+
+
+def _ejected(facts: Facts) -> Iterator[FoundCause]:
+    """Yield a cause for the servers that one order takes out of rotation."""
+    by_order: dict[tuple[int, int, str, str], list[admin.Engine]] = defaultdict(list)
+    for each in facts.engines:
+        order = each.ejection
+        # One without a beginning has ended; a front end follows within a minute.
+        if each.connected and order.HasField("since") and order.until.ToNanoseconds() > facts.now:
+            told = (order.since.ToNanoseconds(), order.until.ToNanoseconds(), order.author, order.reason)
+            by_order[told].append(each)
+    for (since, until, author, reason), found in sorted(by_order.items(), key=lambda item: item[0]):
+        keys = words.keys_of(words.key_of(each.key) for each in found)
+        by, why = author or "unknown", f": {words.cut(reason)}" if reason else ""
+        unsure = words.keys_of(words.key_of(each.key) for each in found if not each.ejection.in_force)
+        evidence = [
+            Evidence(
+                f"ordered {words.ago(since, facts.now)} by {by}{why}; "
+                f"ends in {words.span(max(1, (until - facts.now) // NANOS))}"
+            )
+        ]
+        if unsure:
+            said = (
+                "whether they answered so then is not known"
+                if facts.past
+                else "they have not said that they answer so"
+            )
+            evidence.append(Evidence(f"front ends of {words.engines(unsure)}: {said}"))
+        yield FoundCause(
+            "out_of_rotation",
+            f"{words.engines(keys)} {'is' if len(keys) == 1 else 'are'} out of rotation by order of {by}: "
+            "routers that ask for readiness send no requests there",
+            keys,
+            tuple(evidence),
+            other_harm=_STANDING_SECONDS * len(keys),
+            since=sane(facts, since),
+            confidence=Confidence.POSSIBLE if unsure else Confidence.CERTAIN,
+            alternatives=("the order is meant: it ends by itself",),
+            commands=(f"agentctl eject off {' '.join(map(str, keys[:_NAMED]))}", "agentctl get audit"),
+        )
 
 
 def _drills(facts: Facts, shares: Attribution) -> Iterator[FoundCause]:

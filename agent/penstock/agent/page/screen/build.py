@@ -255,6 +255,15 @@ def _of_engines(
         state = "paused" if all(item.paused for item in paused) else "ordered to pause"
         sentence = f"{_named(paused)} {state}{f', {origin}' if origin else ''}"
         yield _banner("paused", "warning", sentence, command("get", "engines"))
+    ejected = [item for item in engines if item.connected and item.HasField("ejection")]
+    if ejected:
+        words = text.ejection_words(ejected[0].ejection, now)
+        yield _banner(
+            "out_of_rotation",
+            "warning",
+            f"{_named(ejected)} out of rotation, {words}",
+            command("get", "engines"),
+        )
     told = _told(diagnosis)
     away = [item for item in engines if not item.connected]
     gone = [item for item in away if not item.said_goodbye and text.engine(item.key) not in told]

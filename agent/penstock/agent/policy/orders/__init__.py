@@ -14,6 +14,7 @@ from penstock.agent.policy.orders.timed_orders import (
     QuarantineOrder,
     quarantines_for,
     read_drill,
+    read_ejection,
     read_quarantine,
 )
 
@@ -32,6 +33,7 @@ __all__ = [
     "QuarantineOrder",
     "quarantines_for",
     "read_drill",
+    "read_ejection",
     "read_quarantine",
     "with_front_ends",
 ]

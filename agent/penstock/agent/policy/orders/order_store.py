@@ -187,9 +187,9 @@ class OrderStore:
             return drill
 
     async def set_ejections(
-        self, orders: Sequence[Ejection], servers: Collection[str], *, author: str, reason: str, which: str
+        self, orders: Sequence[Ejection], servers: Collection[str], *, author: str, reason: str
     ) -> None:
-        """Replace the ejections of *servers* by *orders*; none ends them. *which* names the engines for the audit log.
+        """Replace the ejections of *servers* by *orders*; none ends them. Each has its own line in the audit log.
 
         Raises:
             FullError: there are too many.
@@ -202,14 +202,17 @@ class OrderStore:
                 raise FullError(
                     f"{MAX_EJECTIONS} servers are out of rotation already; end one of these orders first"
                 )
-            change = audit.Change(
-                author=author,
-                action="eject" if orders else "eject-off",
-                name=which,
-                reason=reason,
-                new_manifest=document(orders[0]) if orders else "",
-            )
-            await to_completion(self._write(change, ejections=[*others, *orders]))
+            ended = [order for order in self.ejections() if order.server in servers] if not orders else []
+            changes = [
+                audit.Change(author, "eject", _about(order), reason, new_manifest=document(order))
+                for order in orders
+            ]
+            changes += [
+                audit.Change(author, "eject-off", _about(order), reason, old_manifest=document(order))
+                for order in ended
+            ]
+            if changes:
+                await to_completion(self._write(*changes, ejections=[*others, *orders]))
 
     async def record_question(self, name: str, *, author: str, reason: str) -> None:
         """Write into the audit log that *author* asks an engine for its stacks; *name* is the engine's.
@@ -232,13 +235,12 @@ class OrderStore:
 
     async def _write(
         self,
-        change: audit.Change,
-        *,
+        *changes: audit.Change,
         quarantines: list[QuarantineOrder] | None = None,
         drills: list[FaultDrill] | None = None,
         ejections: list[Ejection] | None = None,
     ) -> None:
-        """Write *change* and all orders, with what is given in place of the present ones."""
+        """Write *changes* and all orders, with what is given in place of the present ones."""
         quarantines = self.quarantines() if quarantines is None else quarantines
         drills = self.drills() if drills is None else drills
         ejections = self.ejections() if ejections is None else ejections
@@ -248,7 +250,8 @@ class OrderStore:
             with self._database.transaction() as connection:
                 connection.execute("DELETE FROM timed_order WHERE kind <> ?", (PAUSE,))
                 connection.executemany("INSERT INTO timed_order (kind, document) VALUES (?, ?)", rows)
-                audit.append(connection, change, int(self._clock() * 1e9))
+                for change in changes:
+                    audit.append(connection, change, int(self._clock() * 1e9))
 
         moved_before = self._moved
         await asyncio.to_thread(write)
@@ -271,6 +274,11 @@ def _read(rows: Iterable[tuple[str, str]], kind: str, read: Callable[[str], T]) 
                 "an order of another version is skipped; order it again", kind=kind, error=repr(error)
             )
     return found
+
+
+def _about(order: Ejection) -> str:
+    """Return the engines of an ejection, for the audit log."""
+    return f"engine {', '.join(map(str, sorted(order.selection.keys)))}"
 
 
 def _rows(kind: str, found: Sequence[Order]) -> list[tuple[str, str]]:

@@ -36,7 +36,8 @@ class Change:
         author: ``user@host`` over the unix socket, ``tls:NAME (user@host)`` over TCP, ``file:NAME``.
         action: ``apply``, ``delete``, ``rollback``, ``import``, ``release`` (a file's policy becomes imperative), ``pause``,
             ``resume``, ``quarantine-add``, ``quarantine-lift``, ``drill-start``, ``drill-stop``, ``forget-engine``,
-            ``forget-peer``, ``debug-stacks``, ``recover`` (of the database) or ``trim`` (of the log itself).
+            ``eject``,
+            ``eject-off``, ``forget-peer``, ``debug-stacks``, ``recover`` (of the database) or ``trim`` (of the log itself).
         name: of the policy; for a pause, the engines; for an order, the peer or drill.
         old_generation: 0 for none.
         old_manifest: canonical JSON, also of an order; empty for none.
