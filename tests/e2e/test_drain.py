@@ -129,8 +129,11 @@ def test_out_of_rotation(kv: Bench, leaving: Spare) -> None:
     assert complete(server.url, "Requests are served all the same.", max_tokens=1).status == 200
     assert kv.agent.metrics().value("penstock_server_out_of_rotation", server="leaving", engine="") == 1
     assert "Out of rotation: " in kv.ctl("describe", "engine", "leaving/0")
+    assert "engine leaving/0 is out of rotation by order of" in kv.agent.ctl("diagnose").output
+    kv.event("rotation_changed", out=True)
     assert kv.ctl("eject", "off", "leaving/0", "--timeout", "60s") == "engine leaving/0 is back in rotation"
     assert fetch(ready).status == 200
+    kv.event("rotation_changed", out=False)
     kv.ctl("eject", "leaving/0", "--for", "2s", "--timeout", "60s")
     until(lambda: fetch(ready).status == 200, "The order does not end by itself")
 

@@ -189,6 +189,12 @@ def test_what_was_forgotten(fields: dict[str, Any], words: str, peer: str) -> No
             {"connector": "NixlConnector", "restored": True},
             "NixlConnector has its KV caches back: peers can read again",
         ),
+        ("rotation_changed", {"out": True}, "out of rotation by order: the readiness answers 503"),
+        (
+            "rotation_changed",
+            {"since_time_unix_nano": 1},
+            "back in rotation: the readiness answers as vLLM's health check",
+        ),
         ("server_stopping", {}, "server stops, requests in flight are aborted"),
         ("server_stopping", {"timeout_nano": 30 * 10**9}, "server stops, requests in flight have 30s to end"),
     ],

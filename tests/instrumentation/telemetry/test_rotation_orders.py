@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.instrumentation.runtime import Runtime
+    from penstock.proto.v1.events_pb2 import Event
 
     from tests.support.agent.fake_agent import FakeAgent
 
@@ -74,7 +75,9 @@ def test_an_order_ends_by_time_alone(agent: FakeAgent, front_end: Runtime) -> No
     front_end.session.rotation = Rotation(lambda: now[0])
     front_end.start()
     agent.take_out(20)
-    agent.wait(lambda: until_ns(agent), "a snapshot that says so")
+    agent.wait(lambda: until_ns(agent) and changes(agent), "a snapshot that says so, and an event")
+    # The acknowledgement of the event is one more order.
+    front_end.flush(60.0)
     now[0] = 20.0
     assert front_end.session.seconds_out_of_rotation == 0
     agent.wait(lambda: not until_ns(agent), "a snapshot that says so")
@@ -115,3 +118,38 @@ def test_only_a_front_end_takes_an_order(agent: FakeAgent, make_runtime: Callabl
     agent.wait(lambda: agent.received.entries() and agent.received.snapshots, "entry and snapshot")
     assert runtime.session.seconds_out_of_rotation == 0
     assert until_ns(agent) == 0
+
+
+def test_an_order_and_its_end_are_events(agent: FakeAgent, front_end: Runtime) -> None:
+    """The first of them and the end; a renewal is none. One that had lapsed is told with the time of its end."""
+    now = [0.0]
+    front_end.session.rotation = Rotation(lambda: now[0])
+    front_end.start()
+    agent.wait(lambda: agent.received.snapshots, "a snapshot")
+    agent.take_out(20)
+    agent.take_out(40)
+    wait_until(lambda: front_end.session.seconds_out_of_rotation == 40, "the second order")
+    agent.take_out(0)
+    agent.wait(lambda: len(changes(agent)) == 2, "its end")
+    agent.take_out(5)
+    wait_until(lambda: front_end.session.seconds_out_of_rotation == 5, "a third order")
+    now[0] = 105.0
+    agent.take_out(7)
+    agent.wait(lambda: len(changes(agent)) == 5, "the lapse of the third, and a fourth")
+    out, back, third, lapsed, fourth = changes(agent)
+    assert [each.rotation_changed.out for each in (out, back, third, lapsed, fourth)] == [
+        True, False, True, False, True,
+    ]  # fmt: skip
+    assert back.rotation_changed.since_time_unix_nano == out.time_unix_nano <= back.time_unix_nano
+    assert lapsed.rotation_changed.since_time_unix_nano == third.time_unix_nano
+    assert fourth.time_unix_nano - lapsed.time_unix_nano == 100 * 10**9
+
+
+def changes(agent: FakeAgent) -> list[Event]:
+    """Return what has been told of the rotation, the oldest first."""
+    return [
+        event
+        for batch in agent.received.batches()
+        for event in batch.events
+        if event.HasField("rotation_changed")
+    ]

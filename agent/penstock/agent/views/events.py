@@ -221,6 +221,12 @@ def _kv_caches_released(body: events.KvCachesReleased) -> str:
     return f"vLLM sleeps and takes its KV caches from {body.connector}: no peer can read{connected}"
 
 
+def _rotation_changed(body: events.RotationChanged) -> str:
+    if body.out:
+        return "out of rotation by order: the readiness answers 503"
+    return "back in rotation: the readiness answers as vLLM's health check"
+
+
 _WORDS: dict[str, Callable[[Any], str]] = {
     "transfer_failure": _transfer_failure,
     "deferral_start": _deferral_start,
@@ -236,6 +242,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "transfer_delayed": _transfer_delayed,
     "blocks_pinned": _blocks_pinned,
     "kv_caches_released": _kv_caches_released,
+    "rotation_changed": _rotation_changed,
     "answer_suspected": _answer_suspected,
 }
 

@@ -28,6 +28,10 @@ class Rotation:
         """End the order, if there is one."""
         self.out_for(0.0)
 
+    def seconds_over(self) -> float:
+        """Return for how many seconds the last order has ended; 0 while it holds."""
+        return max(0.0, self._clock() - self._until)
+
     def seconds_left(self) -> float:
         """Return for how many seconds the order still holds; 0 without one."""
         return max(0.0, self._until - self._clock())

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.core import guard, logger
+from penstock.instrumentation.core import constants, guard, logger
 from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, Batcher
 from penstock.instrumentation.telemetry.entry_account import EntryAccount
 from penstock.instrumentation.telemetry.outbox import Outbox, Sealed, Watermark
 from penstock.instrumentation.telemetry.snapshots import SnapshotFeed
 from penstock.instrumentation.transport import BackgroundThread, Backoff, Message, Tag
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from penstock.instrumentation.core import Session, Settings
@@ -70,6 +71,8 @@ class Exporter(BackgroundThread):
         self._answer_by = NEVER
         self._proven_at = NEVER
         self._connect_at = 0.0
+        # Since when this front end is out of rotation, nanoseconds; 0 while it is not.
+        self._out_since = 0
         self._stopping = False
         self._stop_by = NEVER
         self._sent = 0
@@ -215,13 +218,37 @@ class Exporter(BackgroundThread):
         else:
             self._suspect = True
 
+    def _take_rotation(self, seconds: int) -> None:
+        """Follow the agent's order for *seconds*, 0 for none, and tell where that changes what the readiness answers.
+
+        An order that ended by itself, since the agent was away, is told once the agent is back, with the time of its end.
+        """
+        rotation = self._session.rotation
+        ended = rotation.seconds_over()
+        rotation.out_for(seconds)
+        if not self._session.active:
+            return
+        now = time.time_ns()
+        if self._out_since and (ended or not seconds):
+            back = {"since_time_unix_nano": self._out_since}
+            self._out_since = 0
+            self._tell_rotation(back, now - round(ended * NANOS))
+        if seconds and not self._out_since:
+            self._out_since = now
+            self._tell_rotation({"out": True}, now)
+
+    def _tell_rotation(self, fields: dict[str, Any], time_ns: int) -> None:
+        self._emitter.emit_event(
+            "rotation_changed", fields, component=constants.COMPONENT_FRONTEND, time_ns=time_ns
+        )
+
     def _on_ack(self, ack: Ack) -> None:
         if ack.epoch != self._session.epoch:
             return
         self._session.set_paused("ingest", paused=ack.paused)
         if self._identity.process == "api":
             # It outlives the stream: only time ends it where the agent does not.
-            self._session.rotation.out_for(ack.out_of_rotation_seconds)
+            self._take_rotation(ack.out_of_rotation_seconds)
         if self._outbox.acknowledge(ack.durable_watermark) is Watermark.FOREIGN:
             self._outbox.restart()
             self._session.new_epoch()

@@ -60,7 +60,7 @@ EPLB_TRIGGER_ELASTIC: EplbTrigger
 EPLB_TRIGGER_OTHER: EplbTrigger
 
 class Event(_message.Message):
-    __slots__ = ("time_unix_nano", "component", "rank", "request_id", "rehearsal", "transfer_failure", "load_outcome", "deferral_start", "deferral_end", "request_closed", "handshake", "lease_closed", "policy_applied", "quarantine_changed", "eplb_rebalance", "source_lost", "transfer_delayed", "blocks_pinned", "forgotten", "answer_suspected", "server_stopping", "source_stopped", "kv_caches_released")
+    __slots__ = ("time_unix_nano", "component", "rank", "request_id", "rehearsal", "transfer_failure", "load_outcome", "deferral_start", "deferral_end", "request_closed", "handshake", "lease_closed", "policy_applied", "quarantine_changed", "eplb_rebalance", "source_lost", "transfer_delayed", "blocks_pinned", "forgotten", "answer_suspected", "server_stopping", "source_stopped", "kv_caches_released", "rotation_changed")
     TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
     COMPONENT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +84,7 @@ class Event(_message.Message):
     SERVER_STOPPING_FIELD_NUMBER: _ClassVar[int]
     SOURCE_STOPPED_FIELD_NUMBER: _ClassVar[int]
     KV_CACHES_RELEASED_FIELD_NUMBER: _ClassVar[int]
+    ROTATION_CHANGED_FIELD_NUMBER: _ClassVar[int]
     time_unix_nano: int
     component: _common_pb2.Component
     rank: int
@@ -107,7 +108,8 @@ class Event(_message.Message):
     server_stopping: ServerStopping
     source_stopped: SourceStopped
     kv_caches_released: KvCachesReleased
-    def __init__(self, time_unix_nano: _Optional[int] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., rank: _Optional[int] = ..., request_id: _Optional[str] = ..., rehearsal: bool = ..., transfer_failure: _Optional[_Union[TransferFailure, _Mapping]] = ..., load_outcome: _Optional[_Union[LoadOutcome, _Mapping]] = ..., deferral_start: _Optional[_Union[DeferralStart, _Mapping]] = ..., deferral_end: _Optional[_Union[DeferralEnd, _Mapping]] = ..., request_closed: _Optional[_Union[RequestClosed, _Mapping]] = ..., handshake: _Optional[_Union[Handshake, _Mapping]] = ..., lease_closed: _Optional[_Union[LeaseClosed, _Mapping]] = ..., policy_applied: _Optional[_Union[PolicyApplied, _Mapping]] = ..., quarantine_changed: _Optional[_Union[QuarantineChanged, _Mapping]] = ..., eplb_rebalance: _Optional[_Union[EplbRebalance, _Mapping]] = ..., source_lost: _Optional[_Union[SourceLost, _Mapping]] = ..., transfer_delayed: _Optional[_Union[TransferDelayed, _Mapping]] = ..., blocks_pinned: _Optional[_Union[BlocksPinned, _Mapping]] = ..., forgotten: _Optional[_Union[Forgotten, _Mapping]] = ..., answer_suspected: _Optional[_Union[AnswerSuspected, _Mapping]] = ..., server_stopping: _Optional[_Union[ServerStopping, _Mapping]] = ..., source_stopped: _Optional[_Union[SourceStopped, _Mapping]] = ..., kv_caches_released: _Optional[_Union[KvCachesReleased, _Mapping]] = ...) -> None: ...
+    rotation_changed: RotationChanged
+    def __init__(self, time_unix_nano: _Optional[int] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., rank: _Optional[int] = ..., request_id: _Optional[str] = ..., rehearsal: bool = ..., transfer_failure: _Optional[_Union[TransferFailure, _Mapping]] = ..., load_outcome: _Optional[_Union[LoadOutcome, _Mapping]] = ..., deferral_start: _Optional[_Union[DeferralStart, _Mapping]] = ..., deferral_end: _Optional[_Union[DeferralEnd, _Mapping]] = ..., request_closed: _Optional[_Union[RequestClosed, _Mapping]] = ..., handshake: _Optional[_Union[Handshake, _Mapping]] = ..., lease_closed: _Optional[_Union[LeaseClosed, _Mapping]] = ..., policy_applied: _Optional[_Union[PolicyApplied, _Mapping]] = ..., quarantine_changed: _Optional[_Union[QuarantineChanged, _Mapping]] = ..., eplb_rebalance: _Optional[_Union[EplbRebalance, _Mapping]] = ..., source_lost: _Optional[_Union[SourceLost, _Mapping]] = ..., transfer_delayed: _Optional[_Union[TransferDelayed, _Mapping]] = ..., blocks_pinned: _Optional[_Union[BlocksPinned, _Mapping]] = ..., forgotten: _Optional[_Union[Forgotten, _Mapping]] = ..., answer_suspected: _Optional[_Union[AnswerSuspected, _Mapping]] = ..., server_stopping: _Optional[_Union[ServerStopping, _Mapping]] = ..., source_stopped: _Optional[_Union[SourceStopped, _Mapping]] = ..., kv_caches_released: _Optional[_Union[KvCachesReleased, _Mapping]] = ..., rotation_changed: _Optional[_Union[RotationChanged, _Mapping]] = ...) -> None: ...
 
 class TransferFailure(_message.Message):
     __slots__ = ("channel", "connector", "direction", "mode", "error_type", "peer", "error_class", "error_text", "blocks", "bytes", "start_time_unix_nano", "remote_request_id", "attempt", "handshake_id", "incompatibility", "caused_by_request_id", "item", "upstream_type", "caused_by_peer", "compared", "mismatched", "used")
@@ -506,6 +508,14 @@ class KvCachesReleased(_message.Message):
     since_time_unix_nano: int
     peers: int
     def __init__(self, connector: _Optional[str] = ..., restored: bool = ..., since_time_unix_nano: _Optional[int] = ..., peers: _Optional[int] = ...) -> None: ...
+
+class RotationChanged(_message.Message):
+    __slots__ = ("out", "since_time_unix_nano")
+    OUT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    out: bool
+    since_time_unix_nano: int
+    def __init__(self, out: bool = ..., since_time_unix_nano: _Optional[int] = ...) -> None: ...
 
 class SourceStopped(_message.Message):
     __slots__ = ("epoch", "process", "last_seen_unix_nano")

@@ -36,6 +36,7 @@ KINDS = (
     "transfer_delayed",
     "blocks_pinned",
     "kv_caches_released",
+    "rotation_changed",
     "forgotten",
     "answer_suspected",
 )

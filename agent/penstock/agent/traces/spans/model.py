@@ -122,6 +122,7 @@ _WITHOUT_SPAN = frozenset(
         "forgotten",
         "quarantine_changed",
         "kv_caches_released",
+        "rotation_changed",
     )
 )
 
