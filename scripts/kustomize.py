@@ -25,6 +25,10 @@ KUSTOMIZE = Path(__file__).parents[1] / "deploy" / "kustomize"
 _SELECTOR = "penstock.dev/sidecar!=disabled"
 _SOURCE = "template."
 _ENGINE = "spec.containers.0."
+# The label asks for the readiness probe of an order out of rotation.
+_ASKED = f"{_SELECTOR},penstock.dev/readiness=true"
+_LEADER = "spec.leaderWorkerTemplate.leaderTemplate."
+_PROBE = "spec.containers.0.readinessProbe.httpGet.path"
 # The label says which container is the engine, from 1.
 _CONTAINER, _POSITIONS = "penstock.dev/container", (1, 2, 3)
 # An entry that every pod has by then; see _python_path.
@@ -45,16 +49,16 @@ class Shape:
     kind: str
     template: str
 
-    def targets(self, path: str) -> Iterator[tuple[str, str]]:
-        """Return each label selector, and where *path* is in what it selects."""
+    def targets(self, path: str, selector: str) -> Iterator[tuple[str, str]]:
+        """Return each label selector, and where *path* is in what it selects; all of them in *selector*."""
         if not path.startswith(_ENGINE):
-            yield _SELECTOR, self.template + path
+            yield selector, self.template + path
             return
         others = ",".join(str(position) for position in range(2, 10))
         for position in _POSITIONS:
             chosen = f"{_CONTAINER}={position}" if position > 1 else f"{_CONTAINER} notin ({others})"
             place = f"spec.containers.{position - 1}." + path.removeprefix(_ENGINE)
-            yield f"{_SELECTOR},{chosen}", self.template + place
+            yield f"{selector},{chosen}", self.template + place
 
 
 COMPONENTS = {
@@ -64,7 +68,7 @@ COMPONENTS = {
         Shape("LeaderWorkerSet", "spec.leaderWorkerTemplate.workerTemplate."),
         Shape("Pod", ""),
     ),
-    "component/leader": (Shape("LeaderWorkerSet", "spec.leaderWorkerTemplate.leaderTemplate."),),
+    "component/leader": (Shape("LeaderWorkerSet", _LEADER),),
     "component/disaggregated-set": tuple(
         Shape("DisaggregatedSet", rf"spec.roles.[name=^{role}$|\^].spec.leaderWorkerTemplate.workerTemplate.")
         for role in ("prefill", "decode")
@@ -112,7 +116,10 @@ def replacements(pod: dict[str, Any], shapes: tuple[Shape, ...]) -> list[dict[st
                         f"{path}.[{key}={name}]", f"{path}.[{key}={_exactly(name)}]", shapes, create=True
                     )
                 )
-    return found
+    # Not created: a probe needs a port, and one that is not there was not asked for. Workers of an API server that their
+    # leader has are not probed.
+    probed = tuple(each for each in shapes if each.kind != "LeaderWorkerSet" or each.template == _LEADER)
+    return [*found, _replacement(_PROBE, _PROBE, probed, selector=_ASKED)]
 
 
 def _exactly(name: str) -> str:
@@ -144,18 +151,23 @@ def _python_path(path: str, shapes: tuple[Shape, ...]) -> list[dict[str, Any]]:
 
 
 def _replacement(
-    source: str, target: str, shapes: tuple[Shape, ...], of: str = "penstock", **options: Any
+    source: str,
+    target: str,
+    shapes: tuple[Shape, ...],
+    of: str = "penstock",
+    selector: str = _SELECTOR,
+    **options: Any,
 ) -> dict[str, Any]:
     return {
         "source": {"kind": "PodTemplate", "name": of, "fieldPath": _SOURCE + source},
         "targets": [
             {
-                "select": {"kind": shape.kind, "labelSelector": selector},
+                "select": {"kind": shape.kind, "labelSelector": selected},
                 "fieldPaths": [path],
                 **({"options": options} if options else {}),
             }
             for shape in shapes
-            for selector, path in shape.targets(target)
+            for selected, path in shape.targets(target, selector)
         ],
     }
 

@@ -361,3 +361,50 @@ def without_lifecycles(found: list[dict[str, Any]]) -> str:
             for container in template["spec"]["containers"]:
                 container.pop("lifecycle", None)
     return yaml.safe_dump_all(found)
+
+
+_PROBED = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: decode, labels: {{{label}}}}}
+spec:
+  selector: {{matchLabels: {{app: decode}}}}
+  template:
+    metadata: {{labels: {{app: decode}}}}
+    spec:
+      containers:
+        - {{name: proxy, image: proxy, readinessProbe: {{httpGet: {{path: /ready, port: 1}}}}}}
+        - name: vllm
+          image: vllm
+          livenessProbe: {{httpGet: {{path: /health, port: 8000}}}}
+          readinessProbe: {{httpGet: {{path: /health, port: 8000}}, periodSeconds: 7}}
+"""
+
+
+@product(
+    version={each: each for each in VERSIONS},
+    component={each: each for each in ("component", "daemonset/component")},
+    asked={"asked": True, "not asked": False},
+)
+def test_the_readiness_probe(checkout: Checkout, version: str, component: str, *, asked: bool) -> None:
+    """Only its path changes, of the engine's container, and only where the label asks for it."""
+    labels = f"""penstock.dev/container: "2"{', penstock.dev/readiness: "true"' if asked else ""}"""
+    (built,) = (
+        each
+        for each in documents(checkout.build(_PROBED.format(label=labels), component, version=version))
+        if each["metadata"]["name"] == "decode"
+    )
+    template = template_of(built)
+    path = "/health?penstock=ready" if asked else "/health"
+    assert named(template, "vllm")["readinessProbe"] == {
+        "httpGet": {"path": path, "port": 8000},
+        "periodSeconds": 7,
+    }
+    assert named(template, "vllm")["livenessProbe"] == {"httpGet": {"path": "/health", "port": 8000}}
+    assert named(template, "proxy")["readinessProbe"] == {"httpGet": {"path": "/ready", "port": 1}}
+
+
+def test_a_readiness_probe_that_is_not_there(checkout: Checkout) -> None:
+    """The error names it: nobody is left to believe that the pod can be taken out of rotation."""
+    with pytest.raises(AssertionError, match=r"readinessProbe\.httpGet\.path"):
+        checkout.build(_engine_with('penstock.dev/readiness: "true"', "{name: A, value: b}"), "component")
