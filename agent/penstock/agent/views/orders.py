@@ -1,4 +1,4 @@
-"""Table rows of quarantines and fault drills. Pure: messages and the current time in, text out."""
+"""Table rows of quarantines and fault drills, and what an ejection leaves. Pure: messages and the current time in, text out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from penstock.proto.v1 import admin_pb2 as admin
 
+_PARTS = {
+    common.ROLE_PREFILL: ("prefill",),
+    common.ROLE_DECODE: ("decode",),
+    common.ROLE_ENCODER: ("encoder",),
+    common.ROLE_BOTH: ("decode", "prefill"),
+}
 _STATES = {
     events.QUARANTINE_STATE_UNSPECIFIED: text.style("ordered, not in force", "yellow"),
     events.QUARANTINE_STATE_CLOSED: text.style("exempt", "green"),
@@ -96,3 +102,29 @@ def until_words(item: admin.Quarantine, now: float) -> str:
 def _standing(engine: admin.EngineRollout) -> str:
     state = "running" if engine.state == "acknowledged" else engine.state
     return f"{text.engine(engine.key)} {state}{': ' if engine.error else ''}{text.one_line(engine.error)}"
+
+
+def emptied_pools(engines: Iterable[admin.Engine], servers: Collection[str]) -> list[str]:
+    """Return the pools that have no server in rotation any more once *servers* are out, and have one now.
+
+    A pool is the servers of one part and model: ``prefill servers of tiny``. Who knows one server alone knows no pool.
+
+    Args:
+        engines: all that are known.
+        servers: names.
+
+    """
+    connected = [each for each in engines if each.connected]
+    if len({each.key.server for each in connected}) <= 1:
+        return []
+    before: set[tuple[str, str]] = set()
+    after: set[tuple[str, str]] = set()
+    for each in connected:
+        if not each.HasField("ejection"):
+            pools = {(part, each.facts.model) for part in _PARTS.get(each.role, ())}
+            before |= pools
+            after |= pools if each.key.server not in servers else set()
+    return [
+        f"{part} servers{f' of {text.one_line(model)}' if model else ''}"
+        for part, model in sorted(before - after)
+    ]

@@ -79,6 +79,7 @@ def test_a_front_end_that_does_not_follow(agentctl: Agentctl, front_end: Source)
     [
         ((), "name the engines, or select them"),
         (("off", "--for", "1m"), "--for is of a new order"),
+        (("off", "--even-last"), "--even-last is of a new order"),
         (("prefill/",), "cannot be read; write its index"),
     ],
 )
@@ -87,3 +88,21 @@ def test_a_wrong_command_line(agentctl: Agentctl, arguments: tuple[str, ...], te
     refused = agentctl("eject", *arguments)
     assert refused.exit_code == 2
     assert text in refused.stderr
+
+
+def test_the_last_of_its_role(harness: AdminHarness, agentctl: Agentctl, front_end: Source) -> None:
+    """It stays in rotation, unless that is said; an engine that is not there is told as such."""
+    assert front_end
+    for server, role in (("prefill", "prefill"), ("decode", "decode")):
+        harness.source("0", server=server, epoch=77 if server == "prefill" else 78, role=role)
+    refused = agentctl("eject", "prefill/0", *QUICK)
+    assert refused.exit_code == 1
+    assert (
+        "would be left in rotation; nothing is ordered. --even-last orders it all the same" in refused.stderr
+    )
+    assert "no prefill servers" in refused.stderr
+    assert "Out of rotation" not in agentctl("describe", "engine", "prefill/0").stdout
+    ordered = agentctl("eject", "prefill/0", "--even-last", *QUICK)
+    assert "the order stands" in ordered.stderr
+    absent = agentctl("eject", "other/0", *QUICK)
+    assert "there is no engine 'other/0'" in absent.stderr

@@ -21,6 +21,7 @@ from penstock.agent.ctl.output import show
 from penstock.agent.ctl.printing import is_table, say, with_output
 from penstock.agent.parsing import format_duration
 from penstock.agent.views import text
+from penstock.agent.views.orders import emptied_pools
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class LateError(FailedError):
 @click.option(
     "--timeout", type=DURATION, default="10s", show_default=True, help="Wait so long for the front ends."
 )
+@click.option("--even-last", is_flag=True, help="Also the last server of a role and model in rotation.")
 @with_output()
 @with_client
 def eject(
@@ -56,6 +58,7 @@ def eject(
     ttl: timedelta | None,
     reason: str,
     timeout: timedelta,
+    even_last: bool,
     output: str,
 ) -> None:
     """Take the servers of ENGINEs out of rotation: GET /health?penstock=ready answers 503 there.
@@ -69,10 +72,31 @@ def eject(
         raise UsageError("name the engines, or select them; 'agentctl eject off' ends all such orders")
     if ends and ttl is not None:
         raise UsageError("--for is of a new order; leave it out")
+    if even_last and ends:
+        raise UsageError("--even-last is of a new order; leave it out")
+    if not ends and not even_last:
+        _check_pools(client, engine_selector(selector, keys))
     lasts = None if ends else ttl or timedelta(minutes=10)
     response = order_ejection(client, keys, selector, lasts, reason, timeout, tell=is_table(output))
     if not is_table(output):
         show(response, output)
+
+
+def _check_pools(client: Client, selector: admin.EngineSelector) -> None:
+    """Check that a server of each pool stays in rotation, as far as this agent or relay knows the pools.
+
+    Raises:
+        FailedError: none would.
+
+    """
+    request = admin.ListEnginesRequest(state="connected", without_counters=True)
+    known = client.call("ListEngines", request).engines
+    request.selector.CopyFrom(selector)
+    servers = {each.key.server for each in client.call("ListEngines", request).engines}
+    if emptied := emptied_pools(known, servers):
+        raise FailedError(
+            f"no {', no '.join(emptied)} would be left in rotation; nothing is ordered. --even-last orders it all the same"
+        )
 
 
 def order_ejection(
