@@ -147,6 +147,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "explain": [["explain", "req-1"]],
     "bill": [["bill"], ["bill", "--by", "policy"]],
     "what-if": [["what-if"], ["what-if", "-f", "POLICIES", "--only"]],
+    "recommend": [["recommend"], ["recommend", "--since", "2h"]],
     "watch": [["watch", "--since", "1h", "--count", "1"]],
     "doctor": [["doctor"]],
     "quarantine-add": [["quarantine", "add", _PEER]],

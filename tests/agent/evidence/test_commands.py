@@ -64,6 +64,7 @@ READING: dict[str, list[str]] = {
     "rollout history": ["rollout history p"],
     "version": ["version"],
     "what-if": ["what-if", "what-if --only --since 2h"],
+    "recommend": ["recommend", "recommend -l role=decode --since 2h"],
     "bill": ["bill", "bill --since 2h --by peer"],
 }
 """What may be asked of a bundle, by command."""

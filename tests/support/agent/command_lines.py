@@ -44,6 +44,7 @@ _WAYS: Final = (
     "apply -f FILE --wait --timeout 1s",
     "rollback p --wait --timeout 1s",
     "what-if -f FILE",
+    "recommend --since 2h",
     "drill stop --all",
 )
 

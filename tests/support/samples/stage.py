@@ -41,6 +41,7 @@ _READ_ONLY = {
     "export",
     "curl",
     "what-if",
+    "recommend",
     "bill",
 }
 _SNAPSHOT_INTERVAL = 0.05

@@ -95,6 +95,28 @@ OTHERS: dict[str, dict[str, Any]] = {
         "description": "Something of an engine that would be lost with it. Without oldest if that is not known.",
         **object_of({"what": TEXT, "count": {"type": "integer"}, "whom": TEXT}, {"oldest": TEXT}),
     },
+    "Recommendation": {
+        "description": "Without manifest if nothing is recommended; without requests, from and to if not known.",
+        **object_of(
+            {
+                "sentence": TEXT,
+                "loads": {"type": "integer"},
+                "complete": {"type": "boolean"},
+                "recorded": message_ref(admin.WhatIfCounts),
+                "today": message_ref(admin.WhatIfCounts),
+                "candidates": list_of(
+                    object_of({"fields": ANYTHING, "replayed": message_ref(admin.WhatIfCounts)})
+                ),
+                "notKnown": list_of(TEXT),
+            },
+            {
+                "manifest": ref("Manifest"),
+                "requests": {"type": "integer"},
+                "from": ref("Moment"),
+                "to": ref("Moment"),
+            },
+        ),
+    },
     "Finding": object_of(
         {"level": {"enum": [OK, NOTE, WRONG]}, "subject": TEXT, "what": TEXT, "advice": TEXT}
     ),
@@ -179,6 +201,10 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "quarantine-add": message_ref(admin.Rollout),
     "quarantine-lift": message_ref(admin.Rollout),
     "quarantine-list": message_ref(admin.ListQuarantinesResponse),
+    "recommend": {
+        "description": "In YAML the manifest, after its evidence as comments; nothing where nothing is recommended.",
+        "anyOf": [ref("Recommendation"), ref("Manifest")],
+    },
     "resume": message_ref(admin.Rollout),
     "rollback": ref("Change"),
     "rollout-abort": message_ref(admin.PolicyRollout),

@@ -37,6 +37,10 @@ _COMMANDS = {
         f"{_INSPECT}.costs",
         "Replay the recorded loads against other policies, and compare.",
     ),
+    "recommend": (
+        f"{_INSPECT}.recommend",
+        "Search the policy under which the recorded loads would have done best.",
+    ),
     "page": (f"{_INSPECT}.page", "Print the page's address, with a token; of a bundle, serve it."),
     "bill": (f"{_INSPECT}.costs", "Add up what failed loads, waits and recomputation cost."),
     "quarantine": (f"{_ORDERS}.quarantine", "Quarantined peers: list, add, lift."),
@@ -72,6 +76,7 @@ _SECTIONS = {
         "watch",
         "page",
         "what-if",
+        "recommend",
         "bill",
         "debug",
     ),

@@ -11,7 +11,7 @@ PROGRAMS = (PROGRAM, PLUGIN)
 
 COMMANDS = (
     "apply", "bill", "bundle", "completion", "config", "debug", "delete", "describe", "diagnose", "diff", "doctor", "drain", "drill", "edit", "eject", "explain", "export", "forget",
-    "get", "import", "inject-fault", "page", "pause", "quarantine", "resume", "rollback", "rollout", "set-policy", "top", "trace", "version",
+    "get", "import", "inject-fault", "page", "pause", "quarantine", "recommend", "resume", "rollback", "rollout", "set-policy", "top", "trace", "version",
     "watch", "what-if",
 )  # fmt: skip
 
