@@ -20,9 +20,11 @@ from penstock.agent.ctl.command_schemas import COMMANDS
 from penstock.agent.ctl.main import cli
 from penstock.agent.ctl.output import dump
 from penstock.agent.model import EngineKey
+from penstock.agent.replay import MIN_LOADS
 from penstock.agent.stalls import Stall, StallKind
 from penstock.agent.views.json_values import MOST, as_json_values, moment
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import DECIDED_BY_VLLM, OUTCOME_FAILED
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.policy_pb2 import StackDump
 from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -99,6 +101,8 @@ def test_every_command_with_a_format_is_published() -> None:
 
 # Typed one after the other; what a command prints is checked by the definition of its name.
 _TYPED: dict[str, list[list[str]]] = {
+    # Before there are policies that make good what it is about.
+    "recommend": [["recommend"], ["recommend", "--since", "2h"]],
     "set-policy": [
         ["set-policy", "p", "--kv-load-failure", "recompute", "-l", "role=decode", "--reason", _EVIL],
         ["set-policy", "p", "--kv-load-failure", "auto", "--wait", "--allow-none"],
@@ -147,7 +151,6 @@ _TYPED: dict[str, list[list[str]]] = {
     "explain": [["explain", "req-1"]],
     "bill": [["bill"], ["bill", "--by", "policy"]],
     "what-if": [["what-if"], ["what-if", "-f", "POLICIES", "--only"]],
-    "recommend": [["recommend"], ["recommend", "--since", "2h"]],
     "watch": [["watch", "--since", "1h", "--count", "1"]],
     "doctor": [["doctor"]],
     "quarantine-add": [["quarantine", "add", _PEER]],
@@ -212,6 +215,10 @@ def filled(harness: AdminHarness) -> AdminHarness:
             deferral_start("req-2" + _EVIL, time_ns=now),
             batch=sample_batch(["req-1"]),
         )
+    # A recommendation needs many loads.
+    for number in range(MIN_LOADS):
+        lost = outcome(f"lost-{number}", OUTCOME_FAILED, time_ns=now, decided_by=DECIDED_BY_VLLM)
+        harness.append(harness.source("0"), lost)
     for key, peer in zip(("7", "8"), _GONE, strict=True):
         gone = harness.source(key)
         harness.append(core, transfer_failure("req-3", peer=peer, time_ns=now))

@@ -234,6 +234,35 @@ def fail_everywhere(engine: StandInEngine, run: Run) -> None:
         )
 
 
+def outage(engine: StandInEngine, _: Run) -> None:
+    """Lose a third of the loads, without a policy, while a prefill pod is gone."""
+    for number in range(36):
+        ago = 240.0 - number
+        if number % 3 == 0:
+            _failed_load(
+                engine,
+                f"cmpl-8e{number:02d}-0",
+                17 + number,
+                ago=ago,
+                decoded=0.0,
+                error=ERROR_TYPE_TIMEOUT,
+                text="the peer did not answer before the receive timeout",
+                outcome=OUTCOME_FAILED,
+            )
+            continue
+        engine.emit(
+            "deferral_end",
+            f"cmpl-8e{number:02d}-0",
+            ago=ago,
+            reason=DEFERRAL_REASON_REMOTE_KV,
+            channel=CHANNEL_KV,
+            peer={"address": GOOD},
+            ending=DEFERRAL_ENDING_READY,
+            start_time_unix_nano=engine.moment(ago + 0.1),
+            transfer_start_time_unix_nano=engine.moment(ago + 0.05),
+        )
+
+
 def encoder(engine: StandInEngine, _: Run) -> None:
     """Break transfers of encoder outputs, as an encoder that dies again and again does; requests with images wait for it."""
     connector = "ZmqECConnector"
@@ -333,5 +362,5 @@ def installed(_engine: StandInEngine, _: Run) -> None:
 
 STORIES: dict[str, Callable[[StandInEngine, Run], None]] = {
     story.__name__.replace("_", "-"): story
-    for story in (flap, upgrade, fail_everywhere, encoder, experts, installed)
+    for story in (flap, upgrade, fail_everywhere, outage, encoder, experts, installed)
 }

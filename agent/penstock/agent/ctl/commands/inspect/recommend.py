@@ -97,11 +97,13 @@ class _Recommending:
         self._start = current_time() - since.total_seconds()
         self._began = self._told = time.monotonic()
         self._answers: dict[str, admin.WhatIfResponse] = {}
+        self._loads = 0
 
     def result(self) -> Recommendation:
         """Replay today's policies, and candidates if there are loads enough."""
         answer = self._replay()
         recorded, today = _total(answer, "was"), _trial({}, answer)
+        self._loads = recorded.loads
         engines = self._client.call(
             "ListEngines", admin.ListEnginesRequest(selector=engine_selector(self._selector))
         ).engines
@@ -163,12 +165,12 @@ class _Recommending:
             say(f"{len(self._answers)} of at most {MAX_REPLAYS} candidates replayed", err=True)
         written = json.dumps(candidate)
         self._answers[written] = self._replay(written)
-        return _trial(fields, self._answers[written])
+        return _trial(fields, self._answers[written], self._loads)
 
     def _holds(self, candidate: dict[str, Any]) -> bool:
         """Return whether a candidate is better on the log of now, too: what came since may be why it looked better."""
         today = _trial({}, self._replay())
-        again = _trial({}, self._replay(json.dumps(candidate)))
+        again = _trial({}, self._replay(json.dumps(candidate)), today.counts.loads)
         return is_harmless(again, today) and is_better(again, today, today)
 
     def _replay(self, *manifests: str) -> admin.WhatIfResponse:
@@ -211,10 +213,13 @@ def _request(logged: admin.LoggedEvent) -> tuple[str, str, str, str]:
     return logged.agent, logged.key.server, logged.key.engine, logged.event.request_id
 
 
-def _trial(fields: Mapping[str, Value], answer: admin.WhatIfResponse) -> Trial:
+def _trial(fields: Mapping[str, Value], answer: admin.WhatIfResponse, loads: int = 0) -> Trial:
+    """Return a replay; what it lacks of *loads*, as an agent of a relay did not answer, is not known."""
     notes = (note for engine in answer.engines for note in engine.notes)
     in_flight = sum(note.loads for note in notes if note.text == Note.IN_FLIGHT)
-    return Trial(fields, _total(answer, "would"), in_flight)
+    counts = _total(answer, "would")
+    counts.unknown += max(0, loads - counts.loads)
+    return Trial(fields, counts, in_flight)
 
 
 def _total(answer: admin.WhatIfResponse, field: str) -> Counts:
@@ -243,18 +248,27 @@ def _is_of_a_load(event: Event) -> bool:
 
 
 def _seen(loads: list[admin.LoggedEvent]) -> Seen:
-    channels, starts, transfers = set(), [], []
+    """Return what decides about the candidates; the wait of a load that failed has ended like any other."""
+    failed = {
+        (_request(each), each.event.load_outcome.channel)
+        for each in loads
+        if each.event.HasField("load_outcome")
+    }
+    channels, starts, transfers = {channel for _, channel in failed}, [], []
     for each in loads:
-        match each.event.WhichOneof("body"):
-            case "load_outcome":
-                channels.add(each.event.load_outcome.channel)
-            case "request_closed":
-                channels.add(CHANNEL_KV)
-            case "deferral_end":
-                body = each.event.deferral_end
-                channels.add(LOAD_CHANNELS[body.reason])
-                began, transfer = body.start_time_unix_nano, body.transfer_start_time_unix_nano
-                if 0 < began <= transfer <= each.event.time_unix_nano:
-                    starts.append(transfer - began)
-                    transfers.append(each.event.time_unix_nano - transfer)
+        if not each.event.HasField("deferral_end"):
+            # Of those that loaded without a wait.
+            channels.add(CHANNEL_KV if each.event.HasField("request_closed") else 0)
+            continue
+        body = each.event.deferral_end
+        channel = LOAD_CHANNELS[body.reason]
+        channels.add(channel)
+        began, transfer, ended = (
+            body.start_time_unix_nano,
+            body.transfer_start_time_unix_nano,
+            each.event.time_unix_nano,
+        )
+        if (_request(each), channel) not in failed and 0 < began <= transfer <= ended:
+            starts.append(transfer - began)
+            transfers.append(ended - transfer)
     return Seen(CHANNEL_KV in channels, CHANNEL_EC in channels, tuple(starts), tuple(transfers))
