@@ -16,9 +16,16 @@ from penstock.agent.ctl.commands.inspect.events import follow
 from penstock.agent.ctl.connection.client import Client
 from penstock.agent.ctl.connection.contexts import ClientTls
 from penstock.agent.relay.merged_streams import MAX_WATCHES
+from penstock.agent.replay import MIN_LOADS
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
-from penstock.proto.v1.common_pb2 import DIRECTION_SEND, ERROR_TYPE_EVICTED, FAILURE_MODE_LATE_READ
+from penstock.proto.v1.common_pb2 import (
+    DECIDED_BY_VLLM,
+    DIRECTION_SEND,
+    ERROR_TYPE_EVICTED,
+    FAILURE_MODE_LATE_READ,
+    OUTCOME_FAILED,
+)
 
 from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
 from tests.support.agent.batches import transfer_failure
@@ -153,6 +160,29 @@ def test_the_bill_is_of_all_agents(pods: Pods) -> None:
     assert by_peer["total"] == said["total"]
     table = pods.relay.agentctl("bill")
     assert (table.exit_code, table.stderr) == (0, "")
+
+
+def test_a_policy_is_recommended_from_the_logs_of_all() -> None:
+    """No log alone has loads enough, and the manifest is for all their engines."""
+    with _pods() as pods:
+        for name in NAMES:
+            lost = [
+                outcome(
+                    f"cmpl-{name}-{number}",
+                    OUTCOME_FAILED,
+                    time_ns=time.time_ns(),
+                    decided_by=DECIDED_BY_VLLM,
+                )
+                for number in range(MIN_LOADS // 2)
+            ]
+            pods.engines[name].publish(*lost)
+        said = json.loads(pods.relay.agentctl("recommend", "-o", "json").stdout)
+        assert (said["today"]["failed"], said["requests"]) == (45, 45)
+        assert said["manifest"]["spec"]["kvLoadFailure"] == {"action": "recompute"}
+        assert said["candidates"][0]["replayed"]["failed"] == 0
+        one = json.loads(pods.relay.agentctl("recommend", "-l", "pod=decode-1", "-o", "json").stdout)
+        assert "manifest" not in one
+        assert one["loads"] == MIN_LOADS // 2
 
 
 def test_a_suspect_answer_is_joined_over_both_sides(pods: Pods) -> None:

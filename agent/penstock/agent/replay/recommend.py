@@ -102,7 +102,7 @@ def search(today: Trial, seen: Seen, replayed: Callable[[Mapping[str, Value]], T
         replayed: replays a candidate's fields on top of today's policies; None ends the search.
 
     """
-    run = _Search(today, replayed)
+    run = _PolicySearch(today, replayed)
     steps = tuple(_steps(today.counts, seen))
     complete = True
     try:
@@ -140,7 +140,7 @@ def _failed(trial: Trial, today: Trial) -> int:
     return trial.counts.failed + unknown + max(0, trial.in_flight - today.in_flight)
 
 
-class _Search:
+class _PolicySearch:
     def __init__(self, today: Trial, replayed: Callable[[Mapping[str, Value]], Trial | None]) -> None:
         self._today = today
         self._replayed = replayed
