@@ -254,7 +254,8 @@ def _seen(loads: list[admin.LoggedEvent]) -> Seen:
         for each in loads
         if each.event.HasField("load_outcome")
     }
-    channels, starts, transfers = {channel for _, channel in failed}, [], []
+    channels: set[int] = {channel for _, channel in failed}
+    starts, transfers = [], []
     for each in loads:
         if not each.event.HasField("deferral_end"):
             # Of those that loaded without a wait.
