@@ -21,24 +21,12 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.api_server import TraceContextHook
 from penstock.instrumentation.vllm.readiness import ReadinessHook
 
+from tests.support.engine.api_application import application, build_no_engine, client, launcher
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
     from fastapi import FastAPI
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.engine.async_llm import AsyncLLM
-
-    def _first(*names: str) -> Any:
-        """Return the first of these modules that this vLLM has."""
-        for name in names:
-            try:
-                return importlib.import_module(f"vllm.entrypoints.{name}")
-            except ImportError:
-                continue
-        raise ImportError(names)
-
-    launcher = _first("launchers.launcher", "launcher")
-    application = _first("launchers.app", "openai.api_server")
-    cli_args = _first("common.cli_args", "launchers.cli_args", "openai.cli_args")
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -81,15 +69,7 @@ def started(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> list[str]:
 def hook(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[TraceContextHook]:
     """Install the API server's hook over an AsyncLLM that builds no engine."""
     del clock
-
-    def init(engine: Any, vllm_config: Any) -> None:
-        engine.vllm_config = vllm_config
-        engine.output_handler = None
-        engine.engine_core = SimpleNamespace(
-            resources=SimpleNamespace(engine_dead=False), shutdown=lambda **_: None
-        )
-
-    monkeypatch.setattr(AsyncLLM, "__init__", init)
+    monkeypatch.setattr(AsyncLLM, "__init__", build_no_engine)
     found = TraceContextHook()
     found.install()
     # vLLM's launcher gives the root logger the server's level.
@@ -99,31 +79,14 @@ def hook(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[TraceContext
     root.setLevel(level)
     found.uninstall()
     registry._states.clear()
-    assert AsyncLLM.__init__ is init
+    assert AsyncLLM.__init__ is build_no_engine
     assert FastAPI.build_middleware_stack.__module__ == "fastapi.applications"
-
-
-def client() -> Any:
-    """Build the client of the engines, as vLLM's API server does before it builds its application."""
-    make: Any = AsyncLLM
-    return make(
-        SimpleNamespace(
-            ec_transfer_config=None,
-            model_config=SimpleNamespace(served_model_name="tiny", model="/models/tiny"),
-        )
-    )
 
 
 @asynccontextmanager
 async def serving(*arguments: str, engine: Any = None) -> AsyncIterator[httpx.AsyncClient]:
     """Serve vLLM's application by vLLM's launcher, with these arguments of its command line."""
-    engine = engine or client()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of libraries that vLLM imports now
-        args = cli_args.make_arg_parser(FlexibleArgumentParser()).parse_args(["--model", "tiny", *arguments])
-        app = application.build_app(args, ("generate",), None)
-    app.state.engine_client = engine
-    app.state.log_stats = False
+    app = application(*arguments, engine=engine or client())
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     serve = asyncio.create_task(

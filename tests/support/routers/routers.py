@@ -1,0 +1,133 @@
+"""Routers of other projects as processes: ``make setup-routers``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from demo.common.client import Answer, fetch, post_json
+from demo.common.processes import Child, free_port
+from demo.common.steps import until
+from demo.servers import LOOPBACK, ROOT
+from tests.support.routers.backends import READY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+HOME = ROOT / ".cache" / "routers"
+
+needs_routers = pytest.mark.skipif(
+    not (HOME / ".stamp").exists(),
+    reason=f"there is no {HOME}; make setup-routers installs vllm-router, sglang-router and LiteLLM",
+)
+
+ASKS_READINESS = (
+    *("--health-check-endpoint", READY, "--health-check-interval-secs", "1"),
+    *("--health-failure-threshold", "1", "--health-success-threshold", "1"),
+)
+"""Options of vllm-router and sglang-router."""
+
+# LiteLLM does not start without one; the others do not look at it.
+_KEY = "sk-of-the-test"
+_START_SECONDS = 180.0
+# Of the waits for what a router does by itself; one of its turns is a second.
+_TURN_SECONDS = 60.0
+
+
+class Router:
+    """A running router.
+
+    Attributes:
+        url: of its API.
+
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self) -> Answer:
+        """Send it one request."""
+        body = {"model": "tiny", "prompt": "a", "max_tokens": 4}
+        headers = {"Authorization": f"Bearer {_KEY}"}
+        return post_json(f"{self.url}/v1/completions", body, headers=headers, timeout=60.0)
+
+    def answers(self, count: int = 12) -> Counter[str]:
+        """Send it some requests, one after the other; return how many of them each server has answered, and the errors by status."""
+        found: Counter[str] = Counter()
+        for _ in range(count):
+            answer = self.ask()
+            found[answer.completion if answer.status == 200 else str(answer.status)] += 1
+        return found
+
+    def uses(self, *names: str) -> None:
+        """Wait until the servers of these names, and no others, get its requests; none fails once it is so."""
+        wanted = set(names)
+        seen: Counter[str] = Counter()
+
+        def look() -> bool:
+            nonlocal seen
+            seen = self.answers()
+            return seen.keys() == wanted
+
+        until(look, lambda: f"the router uses {dict(seen)}, not {wanted}", _TURN_SECONDS)
+        assert self.answers().keys() == wanted
+
+
+@contextmanager
+def running(
+    program: str, arguments: Sequence[str], *, logs: Path, ready: str = "/health"
+) -> Iterator[Router]:
+    """Run a program of the routers' environment on a port of its own until the end of the block."""
+    port = free_port()
+    child = Child(
+        program,
+        [str(HOME / "bin" / program), *arguments, "--host", LOOPBACK, "--port", str(port)],
+        env={**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"},
+        cwd=logs,
+        log=logs / f"{program}.log",
+    )
+    router = Router(f"http://{LOOPBACK}:{port}")
+    try:
+        child.wait_until(lambda: _serves(router.url + ready), seconds=_START_SECONDS, what="ready")
+        yield router
+    finally:
+        child.stop()
+
+
+def litellm_config(path: Path, urls: Mapping[str, str], **router_settings: Any) -> Path:
+    """Write LiteLLM's configuration: one model, served by each of *urls*."""
+    deployments = [
+        {
+            "model_name": "tiny",
+            "litellm_params": {"model": "hosted_vllm/tiny", "api_base": f"{url}/v1", "api_key": "none"},
+        }
+        for url in urls.values()
+    ]
+    # YAML has all of JSON.
+    config = {
+        "model_list": deployments,
+        "router_settings": router_settings,
+        "general_settings": {"master_key": _KEY},
+    }
+    path.write_text(json.dumps(config))
+    return path
+
+
+def client_error(retry_after: int | None) -> dict[str, Any]:
+    """Return what a server answers with 503: the example of the contract, with this header or without it."""
+    text = (ROOT / "docs" / "reference" / "client-errors.md").read_text()
+    body = json.loads(text.partition("```json\n")[2].partition("```")[0])
+    return {"body": body, "headers": {} if retry_after is None else {"Retry-After": str(retry_after)}}
+
+
+def _serves(url: str) -> bool:
+    try:
+        return fetch(url).status == 200
+    except OSError:
+        return False
