@@ -18,7 +18,7 @@ OTHER_PYTHON := $(or $(PENSTOCK_VENV_PYTHON),.venv-python)/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents record-films test-repeat properties chaos calm fuzz bench bench-quick bench-gate scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine test-versions setup-dynamo test-dynamo setup-python test-python check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend observability check-observability image test-image
+.PHONY: help setup demo demo-ec demo-eplb demo-fleet test test-fast test-engine test-long record-incidents record-films test-repeat properties chaos calm fuzz bench bench-quick bench-gate scale profile lint format types proto check-proto check schema prometheus nats valgrind kubectl page-tools chromium page-vendor page-screenshots kube-apiserver kustomize crd check-crd clean setup-compat test-compat test-compat-engine test-versions setup-dynamo test-dynamo setup-python test-python check-versions setup-connectors test-connectors setup-gpu test-gpu package payload setup-trace-backend test-trace-backend setup-routers test-routers observability check-observability image test-image
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -40,6 +40,9 @@ setup-gpu: ## Build .venv-gpu: vLLM for CUDA, NIXL, Penstock; PYTHON=… names o
 
 setup-trace-backend: ## Arize Phoenix, for the test of the trace export to a backend of another project; beside .venv, not in it.
 	@scripts/setup-trace-backend.sh
+
+setup-routers: ## vllm-router, sglang-router and LiteLLM, for the tests of what they make of our answers; beside .venv, not in it.
+	@scripts/setup-routers.sh
 
 setup-dynamo: setup ## NVIDIA Dynamo over vLLM 0.31, in .venv-versions; nothing if it is up to date.
 	@PENSTOCK_VENV=$(VENV) scripts/setup-dynamo.sh
@@ -110,6 +113,9 @@ test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache o
 
 test-trace-backend: setup setup-trace-backend ## The trace export to Arize Phoenix over gRPC and HTTP; skipped in the others without setup-trace-backend.
 	@$(PYTEST) -s tests/agent/traces/export/test_phoenix.py $(ARGS)
+
+test-routers: setup setup-routers ## Routers of other projects in front of API servers that are out of rotation or answer 503; skipped in the others without setup-routers.
+	@$(PYTEST) tests/routers $(ARGS)
 
 test-gpu: ## The checks on an NVIDIA GPU, and docs/gpu.md from their results; a sentence where there is none.
 	@scripts/test-gpu.sh $(ARGS)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.support.routers.backends import Backends
 
-pytestmark = needs_routers
+pytestmark = [pytest.mark.long, needs_routers]
 
 
 @pytest.fixture

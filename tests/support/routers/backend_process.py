@@ -78,9 +78,7 @@ async def _serve(name: str, port: int) -> None:
     app = application(engine=client())
     app.router.routes[:0] = StandIn(name).routes()
     listening = socket.create_server(("127.0.0.1", port))
-    await (
-        await launcher.serve_http(app, sock=listening, host="127.0.0.1", port=port, log_level="error")
-    )
+    await (await launcher.serve_http(app, sock=listening, host="127.0.0.1", port=port, log_level="error"))
 
 
 def main() -> None:

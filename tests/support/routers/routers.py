@@ -65,18 +65,21 @@ class Router:
             found[answer.completion if answer.status == 200 else str(answer.status)] += 1
         return found
 
-    def uses(self, *names: str) -> None:
-        """Wait until the servers of these names, and no others, get its requests; none fails once it is so."""
+    def uses(self, *names: str, count: int = 12) -> None:
+        """Wait until the servers of these names, and no others, answer *count* requests in a row, and see it once more.
+
+        An error is named by its status.
+        """
         wanted = set(names)
         seen: Counter[str] = Counter()
 
         def look() -> bool:
             nonlocal seen
-            seen = self.answers()
+            seen = self.answers(count)
             return seen.keys() == wanted
 
         until(look, lambda: f"the router uses {dict(seen)}, not {wanted}", _TURN_SECONDS)
-        assert self.answers().keys() == wanted
+        assert self.answers(count).keys() == wanted
 
 
 @contextmanager
