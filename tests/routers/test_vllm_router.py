@@ -53,7 +53,7 @@ def _prefills(backends: Backends, router: Router, *names: str) -> None:
         used = {name for name in ("one", "two") if after[name] > counts[name]}
         return answered.keys() == {"three"} and used == set(names)
 
-    until(look, f"{' and '.join(names)} do not prefill alone", 60.0)
+    until(look, f"{' and '.join(names)} do not prefill alone")
     assert look()
 
 

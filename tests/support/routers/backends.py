@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 READY = "/health?penstock=ready"
 
 _MODULE = "tests.support.routers.backend_process"
-_START_SECONDS = 180.0
 
 
 class Backends:
@@ -98,10 +97,8 @@ def running_backends(*names: str, logs: Path) -> Iterator[Backends]:
         ends.callback(child.stop)
         found = Backends(agent, ports)
         # The first question connects each to the agent.
-        child.wait_until(lambda: _all_ready(found), what="ready", seconds=_START_SECONDS)
-        until(
-            lambda: all(_connected(agent, name) for name in names), "the API servers are not connected", 60.0
-        )
+        child.wait_until(lambda: _all_ready(found), what="ready")
+        until(lambda: all(_connected(agent, name) for name in names), "the API servers are not connected")
         yield found
 
 
