@@ -41,8 +41,9 @@ setup-gpu: ## Build .venv-gpu: vLLM for CUDA, NIXL, Penstock; PYTHON=… names o
 setup-trace-backend: ## Arize Phoenix, for the test of the trace export to a backend of another project; beside .venv, not in it.
 	@scripts/setup-trace-backend.sh
 
-setup-routers: ## vllm-router, sglang-router and LiteLLM, for the tests of what they make of our answers; beside .venv, not in it.
+setup-routers: ## vllm-router, sglang-router, LiteLLM and HAProxy, for the tests of what they make of our answers; beside .venv.
 	@scripts/setup-routers.sh
+	@scripts/need-haproxy.sh
 
 setup-dynamo: setup ## NVIDIA Dynamo over vLLM 0.31, in .venv-versions; nothing if it is up to date.
 	@PENSTOCK_VENV=$(VENV) scripts/setup-dynamo.sh

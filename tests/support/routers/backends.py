@@ -39,7 +39,7 @@ class Backends:
 
     def out(self, name: str) -> None:
         """Order a server out of rotation; returns once its API server says so."""
-        self._ctl("eject", f"{name}/0", "--for", "1h", "--timeout", "60s")
+        self._ctl("eject", f"{name}/0", "--for", "1h", "--even-last", "--timeout", "60s")
         assert self.status(name) == 503
 
     def back(self) -> None:

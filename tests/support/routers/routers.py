@@ -94,7 +94,7 @@ def running(
     )
     router = Router(f"http://{LOOPBACK}:{port}")
     try:
-        child.wait_until(lambda: _serves(router.url + ready), what="ready")
+        child.wait_until(lambda: serves(router.url + ready), what="ready")
         yield router
     finally:
         child.stop()
@@ -126,7 +126,8 @@ def client_error(retry_after: int | None) -> dict[str, Any]:
     return {"body": body, "headers": {} if retry_after is None else {"Retry-After": str(retry_after)}}
 
 
-def _serves(url: str) -> bool:
+def serves(url: str) -> bool:
+    """Return whether it answers with 200."""
     try:
         return fetch(url).status == 200
     except OSError:
