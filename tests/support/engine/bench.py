@@ -22,6 +22,23 @@ if TYPE_CHECKING:
 
 _CALL_SECONDS = 120
 _MOST_EVENTS = 10_000
+# The agent ends connections that are silent for five seconds, as this process can be on a busy machine.
+_RETRIES = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [{}],
+                "retryPolicy": {
+                    "maxAttempts": 5,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "1s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
 
 
 def new_name(kind: str) -> str:
@@ -45,7 +62,7 @@ class AgentBench:
         self.server = server
         self.labels = dict(labels)
         self.policy = policy
-        self._channel = grpc.insecure_channel(agent.admin)
+        self._channel = grpc.insecure_channel(agent.admin, [("grpc.service_config", _RETRIES)])
         self.admin = AdminStub(self._channel)
 
     @property

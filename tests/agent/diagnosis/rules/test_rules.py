@@ -420,6 +420,7 @@ def test_a_server_whose_front_end_has_not_said_so() -> None:
     """It is possible that requests still come."""
     (cause,) = verdict_of(calm(), engines=[engine(**_ejected(60, in_force=False))]).causes
     assert cause.confidence is Confidence.POSSIBLE
+    assert "engine decode/0 is to go out of rotation by order of bob@host" in cause.sentence
     assert "they have not said that they answer so" in cause.evidence[1].fact
 
 

@@ -206,6 +206,9 @@ def test_a_server_out_of_rotation_is_a_line() -> None:
     found = [(each.kind, each.severity, each.sentence) for each in screen.banners]
     sentence = "engine decode/0 is out of rotation, 2m ago by bob, ends in 9m: INC-7"
     assert found[0] == ("out_of_rotation", "warning", sentence)
+    here.ejection.in_force = False
+    screen = build_screen(ScreenAnswers(NOW, engines=admin.ListEnginesResponse(engines=[here])))
+    assert screen.banners[0].sentence.startswith("engine decode/0 is to go out of rotation, ")
 
 
 def test_a_stopped_engine_is_no_alarm() -> None:

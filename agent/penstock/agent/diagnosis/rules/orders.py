@@ -92,8 +92,8 @@ def _ejected(facts: Facts) -> Iterator[FoundCause]:
             evidence.append(Evidence(f"front ends of {words.engines(unsure)}: {said}"))
         yield FoundCause(
             "out_of_rotation",
-            f"{words.engines(keys)} {'is' if len(keys) == 1 else 'are'} out of rotation by order of {by}: "
-            "routers that ask for readiness send no requests there",
+            f"{words.engines(keys)} {'is' if len(keys) == 1 else 'are'} {'to go ' if unsure else ''}out of rotation "
+            f"by order of {by}: routers that ask for readiness send no requests there{' then' if unsure else ''}",
             keys,
             tuple(evidence),
             other_harm=_STANDING_SECONDS * len(keys),

@@ -257,11 +257,12 @@ def _of_engines(
         yield _banner("paused", "warning", sentence, command("get", "engines"))
     ejected = [item for item in engines if item.connected and item.HasField("ejection")]
     if ejected:
+        way = "" if all(item.ejection.in_force for item in ejected) else "to go "
         words = text.ejection_words(ejected[0].ejection, now)
         yield _banner(
             "out_of_rotation",
             "warning",
-            f"{_named(ejected)} out of rotation, {words}",
+            f"{_named(ejected)} {way}out of rotation, {words}",
             command("get", "engines"),
         )
     told = _told(diagnosis)

@@ -10,6 +10,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from penstock.agent.ctl.commands.inspect.recommendation import (
+    NAME,
+    Recommendation,
+    document,
+    evidence_lines,
+    manifest,
+    selector_of_engines,
+    unknown_of_engines,
+    unknown_of_replay,
+)
 from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.options import DURATION, duration_message, engine_selector, with_client, with_selector
 from penstock.agent.ctl.output import say_document
@@ -26,16 +36,6 @@ from penstock.agent.replay import (
     search,
 )
 from penstock.agent.views import text
-from penstock.agent.views.recommendation import (
-    NAME,
-    Recommendation,
-    document,
-    evidence_lines,
-    manifest,
-    selector_of_engines,
-    unknown_of_engines,
-    unknown_of_replay,
-)
 from penstock.proto.deferral_channels import LOAD_CHANNELS
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import CHANNEL_EC, CHANNEL_KV, DEFERRAL_ENDING_READY
