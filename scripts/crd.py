@@ -77,6 +77,14 @@ MEANINGS = {
     "integrity": "Which transfers are compared with the sender's digest",
     "integrity.sampleRatio": "The share of requests whose transfers are compared",
     "integrity.action": "What happens to a request whose transfer does not match",
+    "ejection": "When the relay that leads takes a server out of rotation; engines are sent nothing of it",
+    "ejection.action": "Whether it does, or only says what it would do",
+    "ejection.minReaders": "Agents whose engines read from the server, and that must find it bad",
+    "ejection.minFailures": "Loads that must have failed in a minute at each of them",
+    "ejection.after": "How long they must find it bad",
+    "ejection.duration": "How long the server is out; each order of an hour lasts twice as long as the one before",
+    "ejection.maxPodsPercent": "Of the pods with servers of one role and model, as many may be out",
+    "ejection.perHour": "Orders of the whole fleet in an hour",
 }
 _CONDITIONS = {
     "description": "Accepted: no agent refuses the policy. Programmed: each selected engine has it in force. "

@@ -47,6 +47,7 @@ READING: dict[str, list[str]] = {
     "get suspects": ["get suspects", "get suspects --since 2h"],
     "diagnose": ["diagnose", "diagnose --at 1ms"],
     "get audit": ["get audit", "get audit p"],
+    "get ejections": ["get ejections"],
     "describe engine": ["describe engine 0", "describe engine 7"],
     "describe peer": [f"describe peer {_PEER}"],
     "describe policy": ["describe policy p"],

@@ -41,6 +41,7 @@ READING = frozenset(
         "WhatIf",
         "GetBill",
         "ListQuarantines",
+        "ListEjections",
         "ListDrills",
         "ListPolicyRollouts",
         "GetBundle",

@@ -113,6 +113,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     SetQuarantine = _unary(orders.set_quarantine)
     ListQuarantines = _unary(orders.list_quarantines)
     SetEjection = _unary(orders.set_ejection)
+    ListEjections = _unary(engines.list_ejections)
     StartDrill = _unary(orders.start_drill)
     StopDrill = _unary(orders.stop_drill)
     ListDrills = _unary(orders.list_drills)

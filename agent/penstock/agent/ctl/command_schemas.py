@@ -180,6 +180,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "forget-engine": message_ref(admin.ForgetResponse),
     "forget-peer": message_ref(admin.ForgetResponse),
     "get-audit": message_ref(admin.ListAuditResponse),
+    "get-ejections": message_ref(admin.ListEjectionsResponse),
     "get-engines": {
         "description": "With the name of one engine the last.",
         "anyOf": [message_ref(admin.ListEnginesResponse), message_ref(admin.Engine)],

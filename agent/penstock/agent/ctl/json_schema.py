@@ -84,6 +84,7 @@ _MESSAGES = (
     admin.IssuePageTokenResponse,
     admin.ListAuditResponse,
     admin.ListDrillsResponse,
+    admin.ListEjectionsResponse,
     admin.ListEnginesResponse,
     admin.ListEventsResponse,
     admin.ListPairsResponse,

@@ -98,6 +98,7 @@ _GET = {
     ),
     "holders": (f"{_INSPECT}.engines", "Held KV blocks: by whom, for which peer, since when."),
     "suspects": (f"{_INSPECT}.requests", "Answers that may be wrong, and why."),
+    "ejections": (f"{_ORDERS}.eject", "Servers out of rotation, and what policies would take out."),
 }
 
 _DESCRIBE = {
@@ -138,7 +139,7 @@ def cli(context: click.Context, /, **_: str) -> None:
 
 @cli.group(cls=LazyGroup, lazy=_GET)
 def get() -> None:
-    """List engines, peers, pairs, requests, events, policies, the audit log, held blocks, suspect answers."""
+    """List engines, peers, pairs, requests, events, policies, the audit log, held blocks, suspect answers, ejections."""
 
 
 @cli.group(cls=LazyGroup, lazy=_DESCRIBE)

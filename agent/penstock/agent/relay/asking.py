@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.errors import in_one_line
+from penstock.agent.relay.ejections import EjectionBoard
 from penstock.agent.relay.fleet import FULL
 from penstock.agent.relay.merged_answers import own_key, own_selector
 from penstock.agent.relay.merged_peers import FleetAddresses
@@ -49,11 +50,13 @@ class AskingService(admin_pb2_grpc.AdminServicer):
         policies: FleetPolicies | None = None,
         leader: FleetLeader | None = None,
         page: PageTokens | None = None,
+        ejections: EjectionBoard | None = None,
     ) -> None:
         """Serve the agents of *fleet*; policies are written to *policies* and led by *leader*, None refuses that.
 
-        *page* makes the tokens of the relay's own page.
+        *page* makes the tokens of the relay's own page; *ejections* has what is made of servers.
         """
+        self._ejections = EjectionBoard() if ejections is None else ejections
         self._page = PageTokens() if page is None else page
         self._fleet = fleet
         self._addresses = FleetAddresses(fleet)

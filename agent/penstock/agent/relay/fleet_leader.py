@@ -1,4 +1,4 @@
-"""What one relay of a fleet does for all, while it holds the lease: it leads roll-outs and writes the status of policies.
+"""What one relay of a fleet does for all, while it holds the lease: roll-outs, the status of policies, ejections.
 
 It leads the roll-outs of the policies at a source, over the engines of all agents.
 """
@@ -6,20 +6,33 @@ It leads the roll-outs of the policies at a source, over the engines of all agen
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from penstock.agent.admin.calls import rollouts
-from penstock.agent.errors import NotFoundError, PenstockError
+from penstock.agent.errors import NotFoundError, PenstockError, in_one_line
+from penstock.agent.model import EngineKey
 from penstock.agent.policy.rollouts import LOOK_SECONDS, RolloutLeader
+from penstock.agent.relay import merged_answers
+from penstock.agent.relay.ejections import EjectionLeader, servers_of, votes_of
+from penstock.agent.relay.merged_peers import merge_peers
 from penstock.agent.relay.object_status import open_lease, open_status
 from penstock.agent.relay.policies import ComparedEngines, LedPolicies
+from penstock.agent.views.router_feed import FeedAnswers, readings
+from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.relay.fleet import Fleet
+    from penstock.agent.parsing import Target
+    from penstock.agent.policy.manifest import Manifest
+    from penstock.agent.relay.ejections import EjectionBoard, Server, Vote
+    from penstock.agent.relay.fleet import Answers, Fleet
     from penstock.agent.relay.object_status import Lease
     from penstock.agent.relay.policies import FleetPolicies
-    from penstock.proto.v1 import admin_pb2 as admin
+
+# Of all peers, the worst: as many as the feed combines.
+_MOST_PEERS = 20_000
+_AUDIT_ENTRIES = 200
+_MAX_DETAILS = 300
 
 _log = structlog.get_logger(__name__)
 
@@ -44,6 +57,8 @@ class FleetLeader:
         self._turn = asyncio.Lock()
         self.rollouts = self._new_leader()
         self.error = ""
+        # It has looked since it took the lease.
+        self._led = False
         # Of the leaders before.
         self._aborts = 0
 
@@ -51,6 +66,12 @@ class FleetLeader:
     def aborts(self) -> int:
         """How many roll-outs this relay has aborted by their comparison."""
         return self._aborts + self.rollouts.aborts
+
+    def known(self) -> tuple[list[Manifest], list[Target]] | None:
+        """Return the policies and engines of the last look; None where it failed, or this relay does not lead."""
+        if self.error or not self._led:
+            return None
+        return [each.manifest for each in self._policies.policies()], self._engines.targets()
 
     def uncompared(self) -> str:
         """Return a sentence about engines whose counts a roll-out lacks; empty without any, or where another relay leads."""
@@ -71,9 +92,11 @@ class FleetLeader:
                 self._aborts += self.rollouts.aborts
                 self.rollouts = self._new_leader()
             led = held
+            self._led &= held
             try:
                 if held:
                     await self.look()
+                    self._led = True
                 self._complain("")
             except PenstockError as error:
                 self._complain(str(error))
@@ -131,6 +154,66 @@ class FleetLeader:
         self.error = error
 
 
+class EjectionCalls:
+    """What the leader of ejections asks the agents of *fleet*."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Ask *fleet*."""
+        self._fleet = fleet
+
+    async def seen(self) -> tuple[list[Server], dict[str, list[Vote]]]:
+        """Return the servers, and the votes on each by its name, of the agents that answer."""
+        asked_peers = admin.ListPeersRequest(limit=_MOST_PEERS)
+        asked = (
+            admin.ListEnginesRequest(without_counters=True),
+            asked_peers,
+            admin.ListQuarantinesRequest(),
+            admin.ListDrillsRequest(),
+        )
+        methods = ("ListEngines", "ListPeers", "ListQuarantines", "ListDrills")
+        answers = await asyncio.gather(*map(self._fleet.ask, methods, asked))
+
+        def read() -> tuple[list[Server], dict[str, list[Vote]]]:
+            named = [_named(each) for each in answers]
+            engines = merged_answers.engines(named[0], asked[0])
+            said = FeedAnswers(
+                merge_peers(named[1], asked_peers), engines, merged_answers.quarantines(named[2], asked[2])
+            )
+            drills = merged_answers.drills(named[3], asked[3]).drills
+            drilled = {
+                EngineKey(each.key.server, each.key.engine) for drill in drills for each in drill.engines
+            }
+            servers = servers_of(engines.engines)
+            return servers, votes_of(readings(said), servers, drilled)
+
+        # Thousands of rows take longer than the loop may stand still.
+        return await asyncio.to_thread(read)
+
+    async def audit(self) -> list[tuple[str, admin.AuditEntry]]:
+        """Return the newest entries of the audit logs, each with its agent's name."""
+        answers = await self._fleet.ask("ListAudit", admin.ListAuditRequest(limit=_AUDIT_ENTRIES))
+        return [(agent, entry) for agent, answer in _named(answers) for entry in answer.entries]
+
+    async def order(self, agent: str, request: admin.SetEjectionRequest) -> str:
+        """Give an order; return why the agent refuses or does not answer, empty if it has taken it."""
+        selector = merged_answers.own_selector(request.selector, agent)
+        if selector is None:
+            return f"agent {agent} has none of these engines"
+        own = admin.SetEjectionRequest()
+        own.CopyFrom(request)
+        own.selector.CopyFrom(selector)
+        answers = await self._fleet.ask("SetEjection", lambda each: own if each.place.name == agent else None)
+        for _, error in answers.refused:
+            return in_one_line(error.details() or error.code().name, _MAX_DETAILS)
+        for _, why in answers.missing:
+            return why
+        return "" if answers.found else f"agent {agent} has gone"
+
+
+def _named(answers: Answers) -> list[tuple[str, Any]]:
+    return [(each.agent.place.name, each.response) for each in answers.found]
+
+
 class Duties:
     """A lease and what its holder does.
 
@@ -138,18 +221,20 @@ class Duties:
         lease: of this relay.
         leader: of the roll-outs.
         writer: of the status; None where policies have none.
+        ejections: of servers by policy.
 
     """
 
-    def __init__(self, policies: FleetPolicies, fleet: Fleet) -> None:
-        """Prepare them for the policies of a fleet."""
+    def __init__(self, policies: FleetPolicies, fleet: Fleet, board: EjectionBoard) -> None:
+        """Prepare them for the policies of a fleet; *board* is told what is made of servers."""
         self.lease = open_lease(policies)
         self.leader = FleetLeader(policies, fleet, self.lease)
         self.writer = open_status(policies, fleet, self.lease)
+        self.ejections = EjectionLeader(EjectionCalls(fleet), self.lease, self.leader.known, board)
 
     async def run(self) -> None:
         """Do them until cancelled."""
-        duties = [self.lease.run(), self.leader.run()]
+        duties = [self.lease.run(), self.leader.run(), self.ejections.run()]
         if self.writer is not None:
             duties.append(self.writer.run())
         # When it is cancelled, it waits for the end of all.
@@ -167,4 +252,6 @@ class Duties:
         problem = written or self.leader.error or self.lease.error
         if problem:
             return f"policies are not led, nor their status written: {problem}"
+        if self.ejections.error:
+            return f"no server is taken out of rotation by policy: {self.ejections.error}"
         return self.leader.uncompared()

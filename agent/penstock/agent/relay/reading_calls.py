@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from penstock.agent.admin.lookups import server_ejections
 from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merged_answers, merged_sides
 from penstock.agent.relay.asking import AskingService, author_at_agents, for_agent, named_answers
@@ -110,6 +111,16 @@ class ReadingCalls(AskingService):
         engines = await self._addresses.engines(context.time_remaining())
         await asyncio.to_thread(name_peers, merged.peers, engines)
         return merged
+
+    async def ListEjections(  # noqa: N802
+        self, request: admin.ListEjectionsRequest, context: Call
+    ) -> admin.ListEjectionsResponse:
+        """Return the servers that are out of rotation, and what the leader has made of others at its last look."""
+        asked = admin.ListEnginesRequest(selector=request.selector, without_counters=True)
+        engines = await self.ListEngines(asked, context)
+        answer = await asyncio.to_thread(server_ejections, engines.engines)
+        self._ejections.add_to(answer, {(each.key.server, each.key.engine) for each in engines.engines})
+        return answer
 
     async def ListPolicies(  # noqa: N802
         self, request: admin.ListPoliciesRequest, context: Call

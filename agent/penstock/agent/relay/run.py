@@ -15,6 +15,7 @@ from penstock.agent.aio import stop_event
 from penstock.agent.page import PageServer, PageSource
 from penstock.agent.relay.connection import AWAY, CONNECTING, UP
 from penstock.agent.relay.discovery import AgentFinder, pod_reader, registry_reader
+from penstock.agent.relay.ejections import EjectionBoard
 from penstock.agent.relay.fleet import Fleet
 from penstock.agent.relay.fleet_leader import Duties
 from penstock.agent.relay.policies import open_source
@@ -49,6 +50,8 @@ AGENTS = "penstock_relay_agents"
 LEASE_HELD = "penstock_relay_lease_held"
 STATUS_PATCHES = "penstock_relay_status_patches"
 ROLLOUT_ABORTS = "penstock_relay_rollout_aborts"
+EJECTIONS = "penstock_relay_ejections"
+EJECTIONS_HELD_BACK = "penstock_relay_ejections_held_back"
 
 
 async def run(config: RelayConfig) -> None:
@@ -71,7 +74,8 @@ async def run(config: RelayConfig) -> None:
         following = asyncio.ensure_future(fleet.run())
         parts.push_async_callback(_ended, following)
         policies = _policies(config)
-        duties = None if policies is None else Duties(policies, fleet)
+        board = EjectionBoard()
+        duties = None if policies is None else Duties(policies, fleet, board)
         if duties is not None:
             parts.push_async_callback(duties.close)
             parts.push_async_callback(_ended, asyncio.ensure_future(duties.run()))
@@ -81,9 +85,9 @@ async def run(config: RelayConfig) -> None:
             return "; ".join(filter(None, found))
 
         tokens = PageTokens()
-        service = RelayService(fleet, policies, None if duties is None else duties.leader, tokens)
+        service = RelayService(fleet, policies, None if duties is None else duties.leader, tokens, board)
         addresses = await _serve(config, service, RelayCalls(fleet.large), parts)
-        http = HttpServer(config.http, lambda _: render_metrics(fleet, duties), str, str, trouble)
+        http = HttpServer(config.http, lambda _: render_metrics(fleet, duties, board), str, str, trouble)
         await http.start()
         parts.push_async_callback(http.stop)
         if config.page is not None:
@@ -138,7 +142,9 @@ async def _ended(task: asyncio.Task[None]) -> None:
         await task
 
 
-def render_metrics(fleet: Fleet, duties: Duties | None = None) -> tuple[bytes, str]:
+def render_metrics(
+    fleet: Fleet, duties: Duties | None = None, board: EjectionBoard | None = None
+) -> tuple[bytes, str]:
     """Return the exposition and its content type."""
     registry = CollectorRegistry()
     agents = Gauge(AGENTS, "Agents of this relay by state.", ["state"], registry=registry)
@@ -146,13 +152,13 @@ def render_metrics(fleet: Fleet, duties: Duties | None = None) -> tuple[bytes, s
     for state in (CONNECTING, UP, AWAY):
         agents.labels(state).set(states[state])
     if duties is not None:
-        _add_duties(registry, duties)
+        _add_duties(registry, duties, board or EjectionBoard())
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-def _add_duties(registry: CollectorRegistry, duties: Duties) -> None:
+def _add_duties(registry: CollectorRegistry, duties: Duties, board: EjectionBoard) -> None:
     held = Gauge(
         LEASE_HELD, "1 while this relay leads roll-outs and writes the status of policies.", registry=registry
     )
@@ -161,6 +167,20 @@ def _add_duties(registry: CollectorRegistry, duties: Duties) -> None:
         ROLLOUT_ABORTS, "Roll-outs that this relay has aborted by their comparison.", registry=registry
     )
     aborts.set(duties.leader.aborts)
+    orders = Gauge(
+        EJECTIONS,
+        "Servers that this relay has taken out of rotation by policy, or would have.",
+        ["result"],
+        registry=registry,
+    )
+    for result in ("enforced", "observed", "refused"):
+        orders.labels(result).set(board.orders[result])
+    held_back = Gauge(
+        EJECTIONS_HELD_BACK,
+        "Servers that a rail keeps in rotation now, against the evidence.",
+        registry=registry,
+    )
+    held_back.set(sum(each.word == "held_back" for each in board.verdicts))
     if duties.writer is None:
         return
     patches = Gauge(STATUS_PATCHES, "Writes of a policy's status.", ["result"], registry=registry)

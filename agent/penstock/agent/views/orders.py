@@ -13,6 +13,7 @@ from penstock.proto.v1 import events_pb2 as events
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from google.protobuf.timestamp_pb2 import Timestamp
     from penstock.proto.v1 import admin_pb2 as admin
 
 _PARTS = {
@@ -47,6 +48,41 @@ def quarantines(items: Iterable[admin.Quarantine], now: float) -> Table:
         ],
         wide=1,
     )
+
+
+def ejections(items: Iterable[admin.ServerEjection], now: float) -> Table:
+    """Return the table of servers that are out of rotation, or that the leading relay has in view."""
+    return Table(
+        ("ENGINE", "STATE", "SINCE", "UNTIL", "BY", "WHY", "ADDRESS"),
+        [
+            (
+                text.engine(item.key),
+                _ejection_state(item),
+                text.ago_of(since, now) if since is not None else text.NONE,
+                text.ago_of(item.order.until, now) if item.order.HasField("until") else text.NONE,
+                item.order.author or (f"policy {item.policy}" if item.policy else text.NONE),
+                text.one_line(item.order.reason or item.why) or text.NONE,
+                item.address or text.NONE,
+            )
+            for item in items
+            for since in [_since(item)]
+        ],
+        wide=1,
+    )
+
+
+def _ejection_state(item: admin.ServerEjection) -> str:
+    if item.HasField("order"):
+        if not item.order.HasField("since"):
+            return text.style("coming back", "yellow")
+        return text.style("out", "red") if item.order.in_force else text.style("going out", "yellow")
+    return text.style(item.verdict.replace("_", " "), "yellow") if item.verdict else text.NONE
+
+
+def _since(item: admin.ServerEjection) -> Timestamp | None:
+    if item.order.HasField("since"):
+        return item.order.since
+    return item.since if item.HasField("since") else None
 
 
 def drills(items: Iterable[admin.Drill], now: float) -> Table:
@@ -117,14 +153,16 @@ def emptied_pools(engines: Iterable[admin.Engine], servers: Collection[str]) -> 
     connected = [each for each in engines if each.connected]
     if len({each.key.server for each in connected}) <= 1:
         return []
-    before: set[tuple[str, str]] = set()
-    after: set[tuple[str, str]] = set()
+    before: set[str] = set()
+    after: set[str] = set()
     for each in connected:
         if not each.HasField("ejection"):
-            pools = {(part, each.facts.model) for part in _PARTS.get(each.role, ())}
-            before |= pools
-            after |= pools if each.key.server not in servers else set()
-    return [
-        f"{part} servers{f' of {text.one_line(model)}' if model else ''}"
-        for part, model in sorted(before - after)
-    ]
+            before.update(pools_of(each))
+            after.update(pools_of(each) if each.key.server not in servers else ())
+    return sorted(before - after)
+
+
+def pools_of(engine: admin.Engine) -> list[str]:
+    """Return the pools of an engine: ``prefill servers of tiny``; none where its role is not known."""
+    model = text.one_line(engine.facts.model)
+    return [f"{part} servers{f' of {model}' if model else ''}" for part in _PARTS.get(engine.role, ())]

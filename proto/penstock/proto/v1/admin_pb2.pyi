@@ -1316,6 +1316,38 @@ class Ejection(_message.Message):
     in_force: bool
     def __init__(self, since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., in_force: bool = ...) -> None: ...
 
+class ListEjectionsRequest(_message.Message):
+    __slots__ = ("selector",)
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    selector: EngineSelector
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ...) -> None: ...
+
+class ListEjectionsResponse(_message.Message):
+    __slots__ = ("ejections", "undecided")
+    EJECTIONS_FIELD_NUMBER: _ClassVar[int]
+    UNDECIDED_FIELD_NUMBER: _ClassVar[int]
+    ejections: _containers.RepeatedCompositeFieldContainer[ServerEjection]
+    undecided: str
+    def __init__(self, ejections: _Optional[_Iterable[_Union[ServerEjection, _Mapping]]] = ..., undecided: _Optional[str] = ...) -> None: ...
+
+class ServerEjection(_message.Message):
+    __slots__ = ("key", "order", "address", "verdict", "why", "since", "policy")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    order: Ejection
+    address: str
+    verdict: str
+    why: str
+    since: _timestamp_pb2.Timestamp
+    policy: str
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., order: _Optional[_Union[Ejection, _Mapping]] = ..., address: _Optional[str] = ..., verdict: _Optional[str] = ..., why: _Optional[str] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., policy: _Optional[str] = ...) -> None: ...
+
 class StartDrillRequest(_message.Message):
     __slots__ = ("selector", "channel", "mode", "rate", "peer", "delay", "ttl", "author", "reason")
     SELECTOR_FIELD_NUMBER: _ClassVar[int]

@@ -169,6 +169,11 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.SetEjectionRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.SetEjectionResponse.FromString,
                 _registered_method=True)
+        self.ListEjections = channel.unary_unary(
+                '/penstock.v1.Admin/ListEjections',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListEjectionsRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListEjectionsResponse.FromString,
+                _registered_method=True)
         self.StartDrill = channel.unary_unary(
                 '/penstock.v1.Admin/StartDrill',
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.StartDrillRequest.SerializeToString,
@@ -392,6 +397,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEjections(self, request, context):
+        """Orders in force, and what the leading relay makes of the policies' ejection.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StartDrill(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -597,6 +609,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.SetEjection,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.SetEjectionRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.SetEjectionResponse.SerializeToString,
+            ),
+            'ListEjections': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEjections,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListEjectionsRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListEjectionsResponse.SerializeToString,
             ),
             'StartDrill': grpc.unary_unary_rpc_method_handler(
                     servicer.StartDrill,
@@ -1378,6 +1395,33 @@ class Admin(object):
             '/penstock.v1.Admin/SetEjection',
             penstock_dot_proto_dot_v1_dot_admin__pb2.SetEjectionRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.SetEjectionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEjections(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/ListEjections',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.ListEjectionsRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.ListEjectionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

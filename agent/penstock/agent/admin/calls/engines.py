@@ -73,6 +73,18 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
     return response
 
 
+async def list_ejections(
+    agent: AgentContext, request: admin.ListEjectionsRequest
+) -> admin.ListEjectionsResponse:
+    """Return the servers of the selected engines that are out of rotation; an agent takes none out by policy."""
+    asked = admin.ListEnginesRequest(selector=request.selector, without_counters=True)
+    answer = messages.server_ejections((await list_engines(agent, asked)).engines)
+    answer.undecided = (
+        "an agent ejects by order only: what policies say of ejection is for the relay that leads"
+    )
+    return answer
+
+
 def _engines(agent: AgentContext, request: admin.ListEnginesRequest) -> Iterator[admin.Engine]:
     wanted = _ENGINE_STATES.get(request.state)
     if wanted is None:

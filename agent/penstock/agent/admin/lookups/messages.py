@@ -285,3 +285,14 @@ def checked_ttl(ttl: Duration, most: timedelta, what: str) -> int:
             f"give one from {format_duration(_SHORTEST)} to {format_duration(most)}"
         )
     return ttl.ToNanoseconds()
+
+
+def server_ejections(engines: Iterable[admin.Engine]) -> admin.ListEjectionsResponse:
+    """Return the servers of *engines* that an order takes out of rotation, or a front end of which still is."""
+    answer = admin.ListEjectionsResponse()
+    servers = set()
+    for engine in sorted(engines, key=lambda each: (each.key.server, each.key.engine)):
+        if engine.HasField("ejection") and engine.key.server not in servers:
+            servers.add(engine.key.server)
+            answer.ejections.add(key=engine.key, order=engine.ejection)
+    return answer

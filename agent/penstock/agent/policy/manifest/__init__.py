@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.agent.policy.manifest.ejection_rules import EjectionRules, ejection_rules
 from penstock.agent.policy.manifest.engine_share import engine_identity
 from penstock.agent.policy.manifest.manifest import (
     API_VERSION,
@@ -19,6 +20,7 @@ from penstock.agent.policy.manifest.merge import (
     ScheduleStep,
     build_schedule,
     effective_schedule,
+    is_of_the_fleet,
     merge_policies,
     policies_selecting,
 )
@@ -28,6 +30,7 @@ __all__ = [
     "API_VERSION",
     "BREAK_GLASS_PRIORITY",
     "KIND",
+    "EjectionRules",
     "FieldSource",
     "Leaf",
     "Leaves",
@@ -37,7 +40,9 @@ __all__ = [
     "build_schedule",
     "check_manifest",
     "effective_schedule",
+    "ejection_rules",
     "engine_identity",
+    "is_of_the_fleet",
     "merge_policies",
     "parse_manifest",
     "policies_selecting",

@@ -16,6 +16,7 @@ from penstock.agent.policy.manifest.sections import (
     Candidate,
     Deferral,
     EcLoadFailure,
+    Ejection,
     Integrity,
     KvLoadFailure,
     Leaves,
@@ -92,7 +93,7 @@ class Spec(Model):
         json_schema_extra={
             "if": {"required": ["priority"], "properties": {"priority": {"minimum": BREAK_GLASS_PRIORITY}}},
             "then": {"required": ["expiresAt"], "properties": {"expiresAt": {"type": "string"}}},
-            "anyOf": [{"required": [section]} for section in _SECTIONS],
+            "anyOf": [{"required": [section]} for section in (*_SECTIONS, "ejection")],
         }
     )
 
@@ -112,6 +113,7 @@ class Spec(Model):
     peer_quarantine: PeerQuarantine | None = Field(default=None, description="{failures: 5}")
     telemetry: Telemetry | None = Field(default=None, description="{traceSampleRatio: 1.0}")
     integrity: Integrity | None = Field(default=None, description="{sampleRatio: 0.01}")
+    ejection: Ejection | None = Field(default=None, description="{action: observe}")
 
     @model_validator(mode="after")
     def _break_glass_ends(self) -> Spec:

@@ -1,4 +1,4 @@
-"""Merges the policies that select one engine, now and as they expire. Pure.
+"""Merges the policies that select one engine, now and as they expire: what the engine is sent. Pure.
 
 Each leaf field comes from the policy of the highest priority that sets it; ties
 go to the name that sorts first, so that all pods agree.
@@ -65,6 +65,11 @@ class ScheduleStep:
     merged: Merged
 
 
+def is_of_the_fleet(path: str) -> bool:
+    """Whether a field is for the relay that leads, and no engine is sent it."""
+    return path.startswith("ejection.")
+
+
 def _expires_at(policy: Manifest) -> datetime | None:
     return policy.spec.expires_at
 
@@ -124,7 +129,7 @@ class _Ranked:
 # Most engines share their policies, and a change merges them several times.
 @lru_cache(maxsize=128)
 def _merge(of: _Ranked) -> Merged:
-    ranked = of.policies
+    ranked = [policy for policy in of.policies if not all(map(is_of_the_fleet, policy.leaves))]
     body = _overlay([policy for policy in ranked if policy.spec.mode == "enforce"])
     observing = any(policy.spec.mode == "observe" for policy in ranked)
     observed = _overlay(ranked) if observing else None
@@ -135,6 +140,8 @@ def _overlay(ranked: Iterable[Manifest]) -> dict[str, FieldSource]:
     merged: dict[str, FieldSource] = {}
     for policy in ranked:
         for path, value in policy.leaves.items():
+            if is_of_the_fleet(path):
+                continue
             merged.setdefault(path, FieldSource(value, policy.name))
     return dict(sorted(merged.items()))
 

@@ -21,6 +21,7 @@ from penstock.rules import (
     RATIO_BOUNDS,
     TOKEN_BOUNDS,
     WAIT_BOUNDS,
+    Bounds,
 )
 from pydantic import (
     AfterValidator,
@@ -39,7 +40,6 @@ from pydantic_core import PydanticCustomError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.rules import Bounds
     from pydantic import ValidationError
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
@@ -200,6 +200,11 @@ _QuarantineTime = Annotated[
     _SERIALIZE,
     _SCHEMA,
 ]
+# Of what the leading relay does, not engines: no bounds of theirs.
+_EJECTION_TIME_BOUNDS = Bounds(10, 3600)
+_EjectionTime = Annotated[
+    timedelta, BeforeValidator(_read_duration), AfterValidator(_duration(_EJECTION_TIME_BOUNDS)), _SERIALIZE, _SCHEMA
+]  # fmt: skip
 LabelKey = Annotated[str, StringConstraints(pattern=rf"^{label_selector.KEY_PATTERN}$")]
 LabelValue = Annotated[str, StringConstraints(pattern=rf"^{label_selector.VALUE_PATTERN}$")]
 _Tokens = Annotated[int, _between(TOKEN_BOUNDS)]
@@ -207,6 +212,8 @@ _ACTIONS = "one of recompute, fail, auto"
 _CHOICES = "one of recompute, fail"
 _WAIT = _span(WAIT_BOUNDS, "30s")
 _QUARANTINE_TIME = _span(QUARANTINE_TIME_BOUNDS, "60s")
+_EJECTION_TIME = _span(_EJECTION_TIME_BOUNDS, "1m")
+_READER_BOUNDS, _HOURLY_BOUNDS = Bounds(2, 64), Bounds(1, 60)
 _TOKENS = _whole(TOKEN_BOUNDS)
 
 
@@ -341,6 +348,26 @@ class Integrity(Model):
         default=None, description=_ratio(RATIO_BOUNDS)
     )
     action: Literal["observe", "enforce"] | None = Field(default=None, description="one of observe, enforce")
+
+
+class Ejection(Model):
+    """When the leading relay takes a server out of rotation, by what its readers see of it."""
+
+    action: Literal["observe", "enforce"] | None = Field(default=None, description="one of observe, enforce")
+    min_readers: Annotated[int, _between(_READER_BOUNDS)] | None = Field(
+        default=None, description=_whole(_READER_BOUNDS)
+    )
+    min_failures: Annotated[int, _between(FAILURE_BOUNDS)] | None = Field(
+        default=None, description=_whole(FAILURE_BOUNDS)
+    )
+    after: _EjectionTime | None = Field(default=None, description=_EJECTION_TIME)
+    duration: _EjectionTime | None = Field(default=None, description=_EJECTION_TIME)
+    max_pods_percent: Annotated[int, _between(PERCENT_BOUNDS)] | None = Field(
+        default=None, description=_whole(PERCENT_BOUNDS)
+    )
+    per_hour: Annotated[int, _between(_HOURLY_BOUNDS)] | None = Field(
+        default=None, description=_whole(_HOURLY_BOUNDS)
+    )
 
 
 class Candidate(Model):

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.agent.views.router_feed.build import (
-    MAX_BODY_BYTES,
-    FeedAnswers,
-    agent_feed,
-    bounded_json,
-    relay_feed,
-)
+from penstock.agent.views.router_feed.build import MAX_BODY_BYTES, agent_feed, bounded_json, relay_feed
 from penstock.agent.views.router_feed.model import MAX_READERS, MAX_ROWS, AgentFeed, RelayFeed
+from penstock.agent.views.router_feed.readings import FeedAnswers, Reading, readings
 
 __all__ = [
     "MAX_BODY_BYTES",
@@ -17,8 +12,10 @@ __all__ = [
     "MAX_ROWS",
     "AgentFeed",
     "FeedAnswers",
+    "Reading",
     "RelayFeed",
     "agent_feed",
     "bounded_json",
+    "readings",
     "relay_feed",
 ]

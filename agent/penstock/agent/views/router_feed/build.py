@@ -10,7 +10,6 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.badness import NO_SERVERS, badness
 from penstock.agent.views import text
 from penstock.agent.views.peers import pair_reason, quarantine_words
 from penstock.agent.views.router_feed.model import (
@@ -25,10 +24,18 @@ from penstock.agent.views.router_feed.model import (
     RelayFeed,
     Side,
 )
+from penstock.agent.views.router_feed.readings import (
+    RANKS,
+    FeedAnswers,
+    Lookups,
+    Seen,
+    known_of,
+    seen_of,
+)
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from google.protobuf.timestamp_pb2 import Timestamp
     from penstock.agent.views.router_feed.model import Confidence, State
@@ -39,27 +46,6 @@ MAX_BODY_BYTES: Final = 1 << 20
 _MAX_NAME: Final = 256
 _MAX_WHY: Final = 300
 
-_STATES: Final[dict[int, State]] = {
-    admin.PEER_CONDITION_OK: "ok",
-    admin.PEER_CONDITION_IDLE: "unknown",
-    admin.PEER_CONDITION_QUARANTINED: "quarantined",
-    admin.PEER_CONDITION_SLOW: "slow",
-    admin.PEER_CONDITION_FAILING: "failing",
-    admin.PEER_CONDITION_HANGING: "failing",
-    admin.PEER_CONDITION_INCOMPATIBLE: "incompatible",
-    admin.PEER_CONDITION_OTHER_WEIGHTS: "incompatible",
-    # It is read in the place of another engine: what comes does not fit.
-    admin.PEER_CONDITION_SHARED_ID: "incompatible",
-    admin.PEER_CONDITION_UNREACHABLE: "unreachable",
-    admin.PEER_CONDITION_LOST: "unreachable",
-    # Whoever answers there is not the engine that is meant.
-    admin.PEER_CONDITION_WRONG_ENGINE: "unreachable",
-}
-# The order of all that shows peers; what is not known is worse than what is well.
-_RANKS: Final[dict[State, tuple[int, bool]]] = {
-    state: (min(badness(each) for each, said in _STATES.items() if said == state), state != "ok")
-    for state in _STATES.values()
-}
 # Only the diagnosis says these.
 _JUDGED: Final = frozenset(
     {
@@ -76,48 +62,6 @@ _CONFIDENCES: Final[dict[int, Confidence]] = {
     admin.DIAGNOSIS_CONFIDENCE_LIKELY: "likely",
     admin.DIAGNOSIS_CONFIDENCE_CERTAIN: "certain",
 }
-# What a relay adds to the sentence of a cause that several agents have.
-_WORST: Final = " (the worst"
-_UNREAD: Final = "no read from it has ended in the last 15 minutes"
-
-
-class FeedAnswers(NamedTuple):
-    """What the admin service has said.
-
-    Attributes:
-        diagnosis: None where there is none.
-        pairs: of a relay.
-        coverage: of a relay: which agents are missing; None for none.
-
-    """
-
-    peers: admin.ListPeersResponse
-    engines: admin.ListEnginesResponse
-    quarantines: admin.ListQuarantinesResponse
-    diagnosis: admin.Diagnosis | None = None
-    pairs: admin.ListPairsResponse | None = None
-    coverage: admin.RelayCoverage | None = None
-
-
-_Place = tuple[str, str, str]
-
-
-class _Lookups(NamedTuple):
-    """Answers by what is looked up in them."""
-
-    addresses: Mapping[str, str]
-    connected: frozenset[str]
-    quarantines: Mapping[_Place, admin.Quarantine]
-    causes: Mapping[str, int]
-    about: Mapping[_Place, int]
-
-
-class _Seen(NamedTuple):
-    """A peer as one reader sees it; of thousands, few become rows."""
-
-    item: admin.PeerSummary
-    state: State
-    why: str
 
 
 class _Combined(NamedTuple):
@@ -126,13 +70,13 @@ class _Combined(NamedTuple):
     address: str
     state: State
     states: Counter[State]
-    readers: Sequence[_Seen]
+    readers: Sequence[Seen]
 
 
 def agent_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS) -> AgentFeed:
     """Return what an agent says at *now*, seconds since the epoch, with *most* rows."""
-    known = _known(said)
-    seen = _seen(said, known)
+    known = known_of(said)
+    seen = seen_of(said, known)
     left_out = len(seen[most:]) + _unread(said)
     return AgentFeed(
         version=VERSION, kind="agent", generated=_rfc3339(now), truncated=left_out > 0, left_out=left_out,
@@ -142,9 +86,9 @@ def agent_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS) -> AgentFeed
 
 def relay_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS) -> RelayFeed:
     """Return what a relay says at *now*, seconds since the epoch, with *most* rows and as many pairs."""
-    known = _known(said)
-    seen = _seen(said, known)
-    by_address: dict[str, list[_Seen]] = {}
+    known = known_of(said)
+    seen = seen_of(said, known)
+    by_address: dict[str, list[Seen]] = {}
     for each in seen:
         by_address.setdefault(each.item.peer.address, []).append(each)
     endpoints: list[FeedEndpoint] = []
@@ -176,44 +120,7 @@ def bounded_json(make: Callable[[int], AgentFeed | RelayFeed]) -> tuple[bytes, b
         most //= 2
 
 
-def _seen(said: FeedAnswers, known: _Lookups) -> list[_Seen]:
-    """Return the peers, the worst first: readers that have gone say nothing any more."""
-    found = [
-        _Seen(item, *_state(item, known))
-        for item in said.peers.peers
-        # What engines keep in memory or on a disk is nothing that a router can choose.
-        if item.peer.address and item.peer.address not in NO_SERVERS
-    ]
-    return sorted(found, key=lambda each: _RANKS[each.state], reverse=True)
-
-
-def _known(said: FeedAnswers) -> _Lookups:
-    diagnosis = said.diagnosis or admin.Diagnosis()
-    lasting = [
-        each for cause in diagnosis.causes for each in (cause, *cause.effects) if not each.HasField("until")
-    ]
-    about: dict[_Place, int] = {}
-    for cause in lasting:
-        for key in cause.engines:
-            for address in [cause.peer] if cause.peer else cause.peers:
-                place = (key.server, key.engine, address)
-                about[place] = max(about.get(place, 0), cause.confidence)
-    return _Lookups(
-        addresses={
-            text.engine(each.key): each.facts.side_channel or each.facts.ec_address
-            for each in said.engines.engines
-        },
-        connected=frozenset(text.engine(each.key) for each in said.engines.engines if each.connected),
-        quarantines={
-            (each.key.server, each.key.engine, each.peer.address): each
-            for each in said.quarantines.quarantines
-        },
-        causes={each.sentence.partition(_WORST)[0]: each.confidence for each in lasting},
-        about=about,
-    )
-
-
-def _row(seen: _Seen, known: _Lookups) -> FeedRow:
+def _row(seen: Seen, known: Lookups) -> FeedRow:
     item, state, why = seen
     quarantine = known.quarantines.get((item.key.server, item.key.engine, item.peer.address))
     until = None
@@ -235,29 +142,6 @@ def _row(seen: _Seen, known: _Lookups) -> FeedRow:
     )
 
 
-def _state(item: admin.PeerSummary, known: _Lookups) -> tuple[State, str]:
-    """Return the state of a peer, and why; for an engine that has gone, what it said last is not known to be so."""
-    reader = text.engine(item.key)
-    if reader not in known.connected:
-        return "unknown", f"its reader {reader} is not connected"
-    state = _STATES.get(item.condition, "unknown")
-    if state == "ok" and not _read_lately(item):
-        return "unknown", _UNREAD
-    if state == "unknown":
-        return state, item.condition_reason or _UNREAD
-    return state, item.condition_reason
-
-
-def _read_lately(item: admin.PeerSummary) -> bool:
-    transfers, waits = item.transfers, item.waits
-    return bool(
-        transfers.last_15_minutes.count
-        or waits.last_15_minutes.count
-        or transfers.last_minute.count
-        or waits.last_minute.count
-    )
-
-
 def _quarantined(item: admin.PeerSummary, order: admin.Quarantine | None) -> tuple[str, str | None]:
     """Return why a peer is in quarantine, and until when."""
     word = quarantine_words(item.status)
@@ -275,24 +159,24 @@ def _share(item: admin.PeerSummary) -> float | None:
     return round(failed / (failed + succeeded), 3) if failed + succeeded else None
 
 
-def _confidence(item: admin.PeerSummary, known: _Lookups) -> Confidence | None:
+def _confidence(item: admin.PeerSummary, known: Lookups) -> Confidence | None:
     number = known.causes.get(item.condition_reason) if item.condition_reason else None
     if number is None and item.condition in _JUDGED:
         number = known.about.get((item.key.server, item.key.engine, item.peer.address))
     return _CONFIDENCES.get(number) if number else None
 
 
-def _combined(address: str, readers: Sequence[_Seen]) -> _Combined:
+def _combined(address: str, readers: Sequence[Seen]) -> _Combined:
     states: Counter[State] = Counter(each.state for each in readers)
     lately = Counter(states)
     del lately["unknown"]
     # Of two that are as many, the worse.
-    state: State = max(lately, key=lambda each: (lately[each], _RANKS[each])) if lately else "unknown"
+    state: State = max(lately, key=lambda each: (lately[each], RANKS[each])) if lately else "unknown"
     return _Combined(address, state, states, readers)
 
 
 def _place(found: _Combined) -> tuple[int, bool, str]:
-    rank, is_not_well = _RANKS[found.state]
+    rank, is_not_well = RANKS[found.state]
     return -rank, not is_not_well, found.address
 
 
@@ -316,7 +200,7 @@ def _peer_side(item: admin.PeerSummary) -> Side:
     )
 
 
-def _avoided(pairs: admin.ListPairsResponse | None, known: _Lookups) -> list[Avoided]:
+def _avoided(pairs: admin.ListPairsResponse | None, known: Lookups) -> list[Avoided]:
     return [
         Avoided(reader=_side(pair.key, known), source=_source(pair, known), why=_why(pair_reason(pair)))
         for pair in (() if pairs is None else pairs.pairs)
@@ -324,7 +208,7 @@ def _avoided(pairs: admin.ListPairsResponse | None, known: _Lookups) -> list[Avo
     ]
 
 
-def _source(pair: admin.Pair, known: _Lookups) -> Side:
+def _source(pair: admin.Pair, known: Lookups) -> Side:
     if not pair.HasField("peer_key"):
         return Side(engine=None, address=_name(pair.peer.address))
     side = _side(pair.peer_key, known)
@@ -351,7 +235,7 @@ def _missing(coverage: admin.RelayCoverage | None) -> list[str]:
     return [*named, f"and {text.count(more, 'agent')} more"] if more > 0 else named
 
 
-def _side(key: EngineKey, known: _Lookups) -> Side:
+def _side(key: EngineKey, known: Lookups) -> Side:
     name = text.engine(key)
     return Side(engine=_name(name), address=_name(known.addresses.get(name)))
 

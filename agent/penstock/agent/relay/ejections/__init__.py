@@ -1,0 +1,9 @@
+"""Servers that go out of rotation by policy: what readers say of them, the rails, and the relay that leads."""
+
+from __future__ import annotations
+
+from penstock.agent.relay.ejections.board import EjectionBoard
+from penstock.agent.relay.ejections.evidence import Server, Vote, servers_of, votes_of
+from penstock.agent.relay.ejections.leader import EjectionLeader
+
+__all__ = ["EjectionBoard", "EjectionLeader", "Server", "Vote", "servers_of", "votes_of"]
