@@ -8,40 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
-from penstock.instrumentation.core import constants, settings
 from penstock.instrumentation.core.rotation import LONGEST
-from penstock.instrumentation.runtime import Runtime
 
 from tests.support.agent.agent import running_agent, wait_until
+from tests.support.agent.front_end import FrontEnd
 from tests.support.agent.ingest_client import FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.proto.v1.snapshot_pb2 import Snapshot
-
     from tests.support.agent.agent import AgentProcess
-
-
-class FrontEnd:
-    """The API process of a server."""
-
-    def __init__(self, agent: AgentProcess) -> None:
-        """Begin it; it connects as one that serves."""
-        self.runtime = Runtime()
-        self.runtime.configure(settings.load({"PENSTOCK_ENDPOINT": agent.listen}))
-        self.runtime.snapshots.add("hooks", _hooks)
-        self.runtime.identify(process="api", model="tiny", vllm_version="0.32.0")
-        self.runtime.start()
-
-    @property
-    def out(self) -> bool:
-        """Whether its readiness answers 503."""
-        return self.runtime.session.seconds_out_of_rotation > 0
-
-
-def _hooks(snapshot: Snapshot) -> None:
-    snapshot.hooks.add(name="readiness", component=constants.COMPONENT_FRONTEND, installed=True)
 
 
 @contextmanager
