@@ -12,7 +12,14 @@ import yaml
 from penstock.agent.ctl.commands.policies.fields import FIELDS
 from penstock.agent.ctl.main import cli
 from penstock.agent.metrics.catalogue import METRICS
-from penstock.agent.relay.run import AGENTS, LEASE_HELD, ROLLOUT_ABORTS, STATUS_PATCHES
+from penstock.agent.relay.run import (
+    AGENTS,
+    EJECTIONS,
+    EJECTIONS_HELD_BACK,
+    LEASE_HELD,
+    ROLLOUT_ABORTS,
+    STATUS_PATCHES,
+)
 from penstock.agent.traces.spans import semconv
 from penstock.proto.names import words
 from penstock.proto.v1.common_pb2 import DecidedBy, ErrorType, FailureMode
@@ -66,6 +73,8 @@ def test_every_metric_attribute_and_alert_exists(guide: Path) -> None:
         "penstock_digest",  # among the transfer parameters of a request
         LEASE_HELD,
         ROLLOUT_ABORTS,
+        EJECTIONS,
+        EJECTIONS_HELD_BACK,
         STATUS_PATCHES,
     }
     spans = {value for name, value in vars(semconv).items() if name.isupper()}

@@ -371,6 +371,11 @@ def test_a_server_goes_out_of_rotation(harness: AdminHarness) -> None:
     until = time.time_ns() + 60 * 10**9
     harness.snapshot(front_end, Snapshot(out_of_rotation_until_unix_nano=until))
     assert _ejections(harness)["a"].in_force
+    listed = harness.stub.ListEjections(admin.ListEjectionsRequest())
+    assert [(each.key.server, each.order.author) for each in listed.ejections] == [("a", "me")]
+    assert listed.undecided.startswith("an agent ejects by order only")
+    other = admin.EngineSelector(engines=[{"server": "b", "engine": "0"}])
+    assert not harness.stub.ListEjections(admin.ListEjectionsRequest(selector=other)).ejections
     ended = admin.SetEjectionRequest(author="you")
     assert len(harness.stub.SetEjection(ended).engines) == 3
     # The front end has not followed yet, and says until when it is out.

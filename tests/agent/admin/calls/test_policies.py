@@ -97,6 +97,18 @@ def test_warnings_tell_what_a_change_will_not_do(harness: AdminHarness) -> None:
     )
 
 
+def test_ejection_is_for_a_relay(harness: AdminHarness) -> None:
+    """Written at an agent it does nothing; an engine that knows no such section is sent nothing of it."""
+    harness.engine("0", supported=("kv_load_failure",))
+    done = _apply(harness, ejection={"action": "enforce"})
+    assert list(done.warnings) == [
+        "spec.ejection has no effect here: a relay goes by the policies of its --policy-source; write it there"
+    ]
+    assert [(field.field, field.new_value) for field in done.engines[0].fields] == [
+        ("kvLoadFailure.action", "recompute")
+    ]
+
+
 def test_warnings_tell_what_a_connector_cannot_do(harness: AdminHarness) -> None:
     """The warning follows the engine's reported connector; a policy that sets no such field gets none."""
     harness.engine("0")

@@ -38,10 +38,12 @@ def _reading(
     *,
     address: str = _ADDRESS,
     failures: int = 4,
-    ordered: bool = False,
+    cause: str = "peer_refuses",
     why: str = "bad",
 ) -> Reading:
-    return Reading(Key(server=reader, engine="0"), address, state, why, failures, ordered)
+    return Reading(
+        Key(server=reader, engine="0"), address, state, why, failures, "" if state == "ok" else cause
+    )
 
 
 def test_servers_of_a_fleet() -> None:
@@ -81,8 +83,8 @@ def test_an_agent_has_one_vote() -> None:
         _reading("b", "ok"),
         _reading("p/z"),
         _reading("c", "unknown"),
-        _reading("d", "slow"),
-        _reading("e", "incompatible"),
+        _reading("d", "slow", cause="peer_slow"),
+        _reading("e", "incompatible", cause="incompatible_peer"),
     ]
     assert votes_of(readings, servers, ()) == {
         "p": [
@@ -95,16 +97,17 @@ def test_an_agent_has_one_vote() -> None:
 
 
 def test_what_is_no_evidence() -> None:
-    """A quarantine that somebody ordered; loads that a drill makes fail; an address that is no server's."""
+    """Failures and a quarantine without a cause; loads that a drill makes fail; an address that is no server's."""
     servers = servers_of([_engine("p")])
     readings = [
         _reading("a", "quarantined"),
-        _reading("b", "quarantined", ordered=True),
+        _reading("b", "quarantined", cause=""),
+        _reading("e", "failing", cause=""),
         _reading("c"),
         _reading("d", address="10.9.9.9:1"),
     ]
     assert votes_of(readings, servers, {EngineKey("c", "0")}) == {
-        "p": [Vote("a", True, 4, "bad"), Vote("b", False, 0, "")]
+        "p": [Vote("a", True, 4, "bad"), Vote("b", False, 0, ""), Vote("e", False, 0, "")]
     }
 
 

@@ -200,6 +200,7 @@ class Condition(NamedTuple):
         severity: orders peers of one condition, the worst highest.
         reason: in words; empty for OK and QUARANTINED, which the status explains.
         since: by the engine's clock, nanoseconds; 0 for not known.
+        cause: the kind of the worst lasting cause of the diagnosis, whatever the condition is; empty for none.
 
     """
 
@@ -207,6 +208,7 @@ class Condition(NamedTuple):
     severity: float = 0.0
     reason: str = ""
     since: int = 0
+    cause: str = ""
 
 
 @dataclass(slots=True)
@@ -299,7 +301,7 @@ class Judged:
             if self.kind in _UNTRIED:
                 return None
             condition = admin.PEER_CONDITION_FAILING
-        return Condition(condition, self.harm, self.reason, since)
+        return Condition(condition, self.harm, self.reason, since, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,12 +321,15 @@ class JudgedPeers:
         self, place: PeerKey, live: Condition, windows: PeerWindows | None, ahead: int
     ) -> Condition:
         """Return the worst of what the judge says and of *live*; where both say the same, the judge's words."""
-        worst = live
+        worst, judged = live, Condition(admin.PEER_CONDITION_UNSPECIFIED)
         for each in self._of(place):
             found = each.as_condition(windows, ahead)
-            if found is not None and badness(found.condition) >= badness(worst.condition):
+            if found is None:
+                continue
+            judged = max(judged, found, key=lambda one: badness(one.condition))
+            if badness(found.condition) >= badness(worst.condition):
                 worst = found
-        return worst
+        return worst._replace(cause=judged.cause)
 
     def _of(self, place: PeerKey) -> Iterator[Judged]:
         yield from self.causes.get(place, ())

@@ -219,6 +219,7 @@ def listed_peers(
         key, address = place
         condition = order.condition(place)
         summary.condition, summary.condition_reason = condition.condition, condition.reason
+        summary.cause = condition.cause
         since = condition.since and clamp_unsigned(condition.since - sources.ahead.get(key, 0))
         if since:
             summary.condition_since.FromNanoseconds(since)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.agent.admin.lookups import messages
 from penstock.agent.errors import ManifestError
 from penstock.agent.parsing import select
-from penstock.agent.policy.manifest import merge_policies, policies_selecting
+from penstock.agent.policy.manifest import is_of_the_fleet, merge_policies, policies_selecting
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -191,6 +191,8 @@ def _warnings(
     if manifest.spec.mode == "observe":
         for section in sorted(_NOT_OBSERVED & {path.partition(".")[0] for path in manifest.leaves}):
             yield f"spec.{section} has no effect in mode observe, which does not simulate it; try mode enforce on one engine"
+    if any(map(is_of_the_fleet, manifest.leaves)):
+        yield "spec.ejection has no effect here: a relay goes by the policies of its --policy-source; write it there"
     matched = select(known.values(), manifest.spec.selector.selection)
     if not matched:
         yield f"policy {manifest.name} selects no known engine; it applies when one connects"
@@ -268,7 +270,7 @@ def _unsupported(agent: AgentContext, manifest: Manifest, target: Target) -> Ite
     subscriber = agent.feed.subscriber(target.key)
     if subscriber is None or not subscriber.supported:
         return
-    for section in sorted({path.partition(".")[0] for path in manifest.leaves}):
+    for section in sorted({path.partition(".")[0] for path in manifest.leaves if not is_of_the_fleet(path)}):
         if _snake(section) not in subscriber.supported:
             yield f"engine {target.key} does not support spec.{section} and will refuse the policy"
 

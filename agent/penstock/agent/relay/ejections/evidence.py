@@ -20,7 +20,19 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
     from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
-_GROUNDS: Final = frozenset({"failing", "unreachable", "quarantined"})
+# Causes that lie in the server, or in the way to it. Failed loads alone are none: a router that sends old references makes
+# them fail anywhere.
+_GROUNDS: Final = frozenset(
+    {
+        "peer_refuses",
+        "peer_resets",
+        "peer_times_out",
+        "peer_fails",
+        "peer_corrupts",
+        "encoder_fails",
+        "addresses_refuse",
+    }
+)
 # A reader that sees none of at least so many servers well accuses itself.
 _ALL_OF: Final = 2
 
@@ -109,8 +121,7 @@ def votes_of(
 
 
 def _vote(agent: str, found: Sequence[Reading]) -> Vote:
-    # What somebody ordered is no evidence.
-    grounds = [each for each in found if each.state in _GROUNDS and not each.ordered]
+    grounds = [each for each in found if each.cause in _GROUNDS]
     why = (grounds[0].why or grounds[0].state) if grounds else ""
     return Vote(agent, bool(grounds), sum(each.failures for each in grounds), why)
 

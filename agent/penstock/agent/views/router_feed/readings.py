@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.badness import NO_SERVERS, badness
 from penstock.agent.views import text
-from penstock.agent.views.peers import quarantine_words
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -148,8 +147,9 @@ class Reading(NamedTuple):
     """What one reader says of an address.
 
     Attributes:
+        why: in words.
         failures: loads of the last minute that failed.
-        ordered: the state is a quarantine that somebody ordered.
+        cause: the kind of the diagnosis' worst lasting cause about it; empty for none.
 
     """
 
@@ -158,16 +158,12 @@ class Reading(NamedTuple):
     state: State
     why: str
     failures: int
-    ordered: bool
+    cause: str
 
 
 def readings(said: FeedAnswers) -> list[Reading]:
     """Return what each reader says of each address, the worst first: what the feed of a relay combines."""
-    known = known_of(said)
-    found = []
-    for item, state, why in seen_of(said, known):
-        order = known.quarantines.get((item.key.server, item.key.engine, item.peer.address))
-        words = quarantine_words(item.status) if state == "quarantined" else why
-        ordered = order is not None and bool(order.author)
-        found.append(Reading(item.key, item.peer.address, state, words, item.failures_last_minute, ordered))
-    return found
+    return [
+        Reading(item.key, item.peer.address, state, why, item.failures_last_minute, item.cause)
+        for item, state, why in seen_of(said, known_of(said))
+    ]
