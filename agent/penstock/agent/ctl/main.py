@@ -98,7 +98,7 @@ _GET = {
     ),
     "holders": (f"{_INSPECT}.engines", "Held KV blocks: by whom, for which peer, since when."),
     "suspects": (f"{_INSPECT}.requests", "Answers that may be wrong, and why."),
-    "ejections": (f"{_ORDERS}.eject", "Servers out of rotation, and what policies would take out."),
+    "ejections": (f"{_INSPECT}.ejections", "Servers out of rotation, and what policies would take out."),
 }
 
 _DESCRIBE = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.model import EngineKey
 from penstock.agent.relay.ejections.evidence import Vote, servers_of, votes_of
-from penstock.agent.views.router_feed import Reading
+from penstock.agent.views.router_feed import PeerReading
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ROLE_BOTH, ROLE_PREFILL, Role
 from penstock.proto.v1.common_pb2 import EngineKey as Key
@@ -40,8 +40,8 @@ def _reading(
     failures: int = 4,
     cause: str = "peer_refuses",
     why: str = "bad",
-) -> Reading:
-    return Reading(
+) -> PeerReading:
+    return PeerReading(
         Key(server=reader, engine="0"), address, state, why, failures, "" if state == "ok" else cause
     )
 

@@ -17,7 +17,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.agent.relay.ejections.rails import Verdict
+    from penstock.agent.relay.ejections.rails import EjectionVerdict
 
 _POOL = frozenset({"prefill servers of m"})
 _RULES = EjectionRules(policy="p", enforces=True)
@@ -46,7 +46,7 @@ class _Play:
         self.servers, self.rules = servers, rules
         self.history: list[Act] = []
 
-    def look(self, after: float, **votes: Iterable[Vote]) -> dict[str, Verdict]:
+    def look(self, after: float, **votes: Iterable[Vote]) -> dict[str, EjectionVerdict]:
         cast = {name.removeprefix("s"): list(found) for name, found in votes.items()}
         rules = {each.name: self.rules for each in self.servers}
         found = self.rails.look(_BEGAN + after, self.servers, cast, rules, self.history)

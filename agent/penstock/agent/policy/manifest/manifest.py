@@ -16,7 +16,7 @@ from penstock.agent.policy.manifest.sections import (
     Candidate,
     Deferral,
     EcLoadFailure,
-    Ejection,
+    EjectionSection,
     Integrity,
     KvLoadFailure,
     Leaves,
@@ -113,7 +113,7 @@ class Spec(Model):
     peer_quarantine: PeerQuarantine | None = Field(default=None, description="{failures: 5}")
     telemetry: Telemetry | None = Field(default=None, description="{traceSampleRatio: 1.0}")
     integrity: Integrity | None = Field(default=None, description="{sampleRatio: 0.01}")
-    ejection: Ejection | None = Field(default=None, description="{action: observe}")
+    ejection: EjectionSection | None = Field(default=None, description="{action: observe}")
 
     @model_validator(mode="after")
     def _break_glass_ends(self) -> Spec:

@@ -350,7 +350,7 @@ class Integrity(Model):
     action: Literal["observe", "enforce"] | None = Field(default=None, description="one of observe, enforce")
 
 
-class Ejection(Model):
+class EjectionSection(Model):
     """When the leading relay takes a server out of rotation, by what its readers see of it."""
 
     action: Literal["observe", "enforce"] | None = Field(default=None, description="one of observe, enforce")

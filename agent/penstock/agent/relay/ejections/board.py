@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from penstock.agent.relay.ejections.rails import Verdict
+    from penstock.agent.relay.ejections.rails import EjectionVerdict
     from penstock.proto.v1 import admin_pb2 as admin
 
 NOBODY = "no policy of this relay's source sets ejection"
@@ -26,7 +26,7 @@ class EjectionBoard:
 
     def __init__(self) -> None:
         """Begin without any."""
-        self.verdicts: Sequence[Verdict] = ()
+        self.verdicts: Sequence[EjectionVerdict] = ()
         self.undecided = (
             "this relay follows no policies; start it with the --policy-source that the agents follow"
         )

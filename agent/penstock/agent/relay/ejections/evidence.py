@@ -16,7 +16,7 @@ from penstock.agent.views.orders import pools_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from penstock.agent.views.router_feed import Reading
+    from penstock.agent.views.router_feed import PeerReading
     from penstock.proto.v1 import admin_pb2 as admin
     from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
@@ -95,7 +95,7 @@ def servers_of(engines: Iterable[admin.Engine]) -> list[Server]:
 
 
 def votes_of(
-    readings: Iterable[Reading], servers: Sequence[Server], drilled: Collection[EngineKey]
+    readings: Iterable[PeerReading], servers: Sequence[Server], drilled: Collection[EngineKey]
 ) -> dict[str, list[Vote]]:
     """Return the votes on each server, by its name.
 
@@ -106,7 +106,7 @@ def votes_of(
 
     """
     by_address = {address: server for server in servers for address in server.addresses}
-    said: dict[tuple[str, str], list[Reading]] = {}
+    said: dict[tuple[str, str], list[PeerReading]] = {}
     for reading in readings:
         server = by_address.get(reading.address)
         reader = EngineKey(reading.reader.server, reading.reader.engine)
@@ -120,7 +120,7 @@ def votes_of(
     return _without_accusers_of_all(votes)
 
 
-def _vote(agent: str, found: Sequence[Reading]) -> Vote:
+def _vote(agent: str, found: Sequence[PeerReading]) -> Vote:
     grounds = [each for each in found if each.cause in _GROUNDS]
     why = (grounds[0].why or grounds[0].state) if grounds else ""
     return Vote(agent, bool(grounds), sum(each.failures for each in grounds), why)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.agent.policy.manifest import EjectionRules, Manifest
     from penstock.agent.relay.ejections.board import EjectionBoard
     from penstock.agent.relay.ejections.evidence import Server, Vote
-    from penstock.agent.relay.ejections.rails import Verdict
+    from penstock.agent.relay.ejections.rails import EjectionVerdict
 
 LOOK_SECONDS: Final = 5.0
 # What an author at an agent never begins with: a person's, over a relay, begins with "relay: ".
@@ -152,7 +152,7 @@ class EjectionLeader:
             if (act := _act(agent, entry)) is not None and act.at > now - HISTORY_SECONDS
         ]
 
-    async def _order(self, verdict: Verdict, now: float) -> None:
+    async def _order(self, verdict: EjectionVerdict, now: float) -> None:
         server, policy = verdict.server, verdict.rules.policy
         request = _request(server, policy, verdict.why)
         request.ttl.FromSeconds(round(verdict.seconds))

@@ -37,7 +37,7 @@ class Act(NamedTuple):
     author: str = ""
 
 
-class Verdict(NamedTuple):
+class EjectionVerdict(NamedTuple):
     """What is made of one server.
 
     Attributes:
@@ -101,7 +101,7 @@ class EjectionRails:
         votes: Mapping[str, Sequence[Vote]],
         rules: Mapping[str, EjectionRules],
         history: Iterable[Act],
-    ) -> list[Verdict]:
+    ) -> list[EjectionVerdict]:
         """Return what is made of each server that is out or in view, by name.
 
         Args:
@@ -124,7 +124,7 @@ class EjectionRails:
             if rule is None:
                 continue
             if server.order is not None:
-                verdicts.append(Verdict(server, rule, "ejected", server.order.reason, None))
+                verdicts.append(EjectionVerdict(server, rule, "ejected", server.order.reason, None))
             elif server.name in suspects:
                 found = self._judge(scene, server, rule, votes[server.name])
                 verdicts.append(found)
@@ -162,32 +162,34 @@ class EjectionRails:
             del self._since[name], self._failures[name]
         return found
 
-    def _judge(self, scene: _Scene, server: Server, rule: EjectionRules, cast: Sequence[Vote]) -> Verdict:
+    def _judge(
+        self, scene: _Scene, server: Server, rule: EjectionRules, cast: Sequence[Vote]
+    ) -> EjectionVerdict:
         since, counted = self._since[server.name], self._failures[server.name]
         accusers = [vote for vote in cast if vote.is_bad]
         evidence = _sentence(server, accusers, len(cast), counted)
         if sum(counted[vote.agent] >= rule.min_failures for vote in accusers) < rule.min_readers:
             needed = f"{rule.min_failures} failed loads in a minute are needed at each of {rule.min_readers} readers"
-            return Verdict(server, rule, "watched", f"{evidence}; {needed}", since)
+            return EjectionVerdict(server, rule, "watched", f"{evidence}; {needed}", since)
         if scene.now - since < rule.after:
-            return Verdict(
+            return EjectionVerdict(
                 server, rule, "watched", f"{evidence}; {_span(rule.after)} of it are needed", since
             )
         ends = max((ends for act, ends in self._imagined if act.server == server.name), default=0.0)
         if not rule.enforces and ends > scene.now:
-            return Verdict(server, rule, "would_eject", evidence, since, ends - scene.now)
+            return EjectionVerdict(server, rule, "would_eject", evidence, since, ends - scene.now)
         if not rule.enforces:
             scene = self._with_imagined(scene)
         own = [act for act in scene.done if not act.is_end and not act.author]
         why = self._held_back(scene, server, rule, len(own)) or _pool_rails(scene, server, rule)
         if why:
-            return Verdict(server, rule, "held_back", f"{evidence}; {why}", since)
+            return EjectionVerdict(server, rule, "held_back", f"{evidence}; {why}", since)
         seconds = min(rule.duration * 2 ** sum(act.server == server.name for act in own), MOST_SECONDS)
         if rule.enforces:
-            return Verdict(server, rule, "eject", evidence, since, seconds)
+            return EjectionVerdict(server, rule, "eject", evidence, since, seconds)
         self._imagined.append((Act(server.name, scene.now), scene.now + seconds))
         self.imagined += 1
-        return Verdict(server, rule, "would_eject", evidence, since, seconds)
+        return EjectionVerdict(server, rule, "would_eject", evidence, since, seconds)
 
     def _with_imagined(self, scene: _Scene) -> _Scene:
         """Return *scene* with what would have been done beside what was."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.views.router_feed.build import MAX_BODY_BYTES, agent_feed, bounded_json, relay_feed
 from penstock.agent.views.router_feed.model import MAX_READERS, MAX_ROWS, AgentFeed, RelayFeed
-from penstock.agent.views.router_feed.readings import FeedAnswers, Reading, readings
+from penstock.agent.views.router_feed.readings import FeedAnswers, PeerReading, readings
 
 __all__ = [
     "MAX_BODY_BYTES",
@@ -12,7 +12,7 @@ __all__ = [
     "MAX_ROWS",
     "AgentFeed",
     "FeedAnswers",
-    "Reading",
+    "PeerReading",
     "RelayFeed",
     "agent_feed",
     "bounded_json",

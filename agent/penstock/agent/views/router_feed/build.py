@@ -28,7 +28,7 @@ from penstock.agent.views.router_feed.readings import (
     RANKS,
     FeedAnswers,
     Lookups,
-    Seen,
+    SeenPeer,
     known_of,
     seen_of,
 )
@@ -70,7 +70,7 @@ class _Combined(NamedTuple):
     address: str
     state: State
     states: Counter[State]
-    readers: Sequence[Seen]
+    readers: Sequence[SeenPeer]
 
 
 def agent_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS) -> AgentFeed:
@@ -88,7 +88,7 @@ def relay_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS) -> RelayFeed
     """Return what a relay says at *now*, seconds since the epoch, with *most* rows and as many pairs."""
     known = known_of(said)
     seen = seen_of(said, known)
-    by_address: dict[str, list[Seen]] = {}
+    by_address: dict[str, list[SeenPeer]] = {}
     for each in seen:
         by_address.setdefault(each.item.peer.address, []).append(each)
     endpoints: list[FeedEndpoint] = []
@@ -120,7 +120,7 @@ def bounded_json(make: Callable[[int], AgentFeed | RelayFeed]) -> tuple[bytes, b
         most //= 2
 
 
-def _row(seen: Seen, known: Lookups) -> FeedRow:
+def _row(seen: SeenPeer, known: Lookups) -> FeedRow:
     item, state, why = seen
     quarantine = known.quarantines.get((item.key.server, item.key.engine, item.peer.address))
     until = None
@@ -166,7 +166,7 @@ def _confidence(item: admin.PeerSummary, known: Lookups) -> Confidence | None:
     return _CONFIDENCES.get(number) if number else None
 
 
-def _combined(address: str, readers: Sequence[Seen]) -> _Combined:
+def _combined(address: str, readers: Sequence[SeenPeer]) -> _Combined:
     states: Counter[State] = Counter(each.state for each in readers)
     lately = Counter(states)
     del lately["unknown"]

@@ -74,7 +74,7 @@ class Lookups(NamedTuple):
     about: Mapping[Place, int]
 
 
-class Seen(NamedTuple):
+class SeenPeer(NamedTuple):
     """A peer as one reader sees it; of thousands, few become rows."""
 
     item: admin.PeerSummary
@@ -82,10 +82,10 @@ class Seen(NamedTuple):
     why: str
 
 
-def seen_of(said: FeedAnswers, known: Lookups) -> list[Seen]:
+def seen_of(said: FeedAnswers, known: Lookups) -> list[SeenPeer]:
     """Return the peers, the worst first: readers that have gone say nothing any more."""
     found = [
-        Seen(item, *_state(item, known))
+        SeenPeer(item, *_state(item, known))
         for item in said.peers.peers
         # What engines keep in memory or on a disk is nothing that a router can choose.
         if item.peer.address and item.peer.address not in NO_SERVERS
@@ -143,7 +143,7 @@ def _read_lately(item: admin.PeerSummary) -> bool:
     )
 
 
-class Reading(NamedTuple):
+class PeerReading(NamedTuple):
     """What one reader says of an address.
 
     Attributes:
@@ -161,9 +161,9 @@ class Reading(NamedTuple):
     cause: str
 
 
-def readings(said: FeedAnswers) -> list[Reading]:
+def readings(said: FeedAnswers) -> list[PeerReading]:
     """Return what each reader says of each address, the worst first: what the feed of a relay combines."""
     return [
-        Reading(item.key, item.peer.address, state, why, item.failures_last_minute, item.cause)
+        PeerReading(item.key, item.peer.address, state, why, item.failures_last_minute, item.cause)
         for item, state, why in seen_of(said, known_of(said))
     ]

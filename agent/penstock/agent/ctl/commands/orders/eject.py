@@ -1,4 +1,4 @@
-"""``agentctl eject`` and ``get ejections``: take a server out of rotation for a time; what is out, and why."""
+"""``agentctl eject``: take a server out of rotation for a time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.commands.orders.options import with_engines
 from penstock.agent.ctl.errors import FailedError, UsageError
-from penstock.agent.ctl.listing import Listing, ListStyle, nothing_fits, show_listing, with_listing
-from penstock.agent.ctl.moments import current_time
 from penstock.agent.ctl.options import (
     DURATION,
     ENGINE,
@@ -23,9 +20,7 @@ from penstock.agent.ctl.options import (
 from penstock.agent.ctl.output import show
 from penstock.agent.ctl.printing import is_table, say, with_output
 from penstock.agent.parsing import format_duration
-from penstock.agent.views import orders as order_rows
 from penstock.agent.views import text
-from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.orders import emptied_pools
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -85,33 +80,6 @@ def eject(
     response = order_ejection(client, keys, selector, lasts, reason, timeout, tell=is_table(output))
     if not is_table(output):
         show(response, output)
-
-
-@click.command()
-@with_engines
-@with_selector
-@with_listing
-@with_client
-def ejections(client: Client, engines: tuple[EngineKey, ...], selector: str, style: ListStyle) -> None:
-    """List servers that are out of rotation and, of a relay that leads, those that policies take or would take out.
-
-    'watched' has too little evidence yet, 'held back' is kept by a rail, 'would eject' is by a policy that observes.
-    """
-    request = admin.ListEjectionsRequest(selector=engine_selector(selector, engines))
-
-    def fetch() -> Listing:
-        response = client.call("ListEjections", request)
-        return Listing(
-            "ejection",
-            order_rows.ejections(response.ejections, current_time()),
-            [text.engine(item.key) for item in response.ejections],
-            lambda: as_json_values(response),
-            "ejections",
-            nothing_fits(selector, "every server is in rotation"),
-            notes=[response.undecided] if response.undecided else [],
-        )
-
-    show_listing(fetch, style)
 
 
 def _check_pools(client: Client, selector: admin.EngineSelector) -> None:
