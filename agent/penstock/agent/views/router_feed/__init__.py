@@ -9,7 +9,14 @@ from penstock.agent.views.router_feed.build import (
     bounded_json,
     relay_feed,
 )
-from penstock.agent.views.router_feed.model import MAX_READERS, MAX_ROWS, AgentFeed, RelayFeed
+from penstock.agent.views.router_feed.model import (
+    MAX_READERS,
+    MAX_ROWS,
+    AgentFeed,
+    FeedEndpoint,
+    RelayFeed,
+    State,
+)
 
 __all__ = [
     "MAX_BODY_BYTES",
@@ -17,7 +24,9 @@ __all__ = [
     "MAX_ROWS",
     "AgentFeed",
     "FeedAnswers",
+    "FeedEndpoint",
     "RelayFeed",
+    "State",
     "agent_feed",
     "bounded_json",
     "relay_feed",
