@@ -81,6 +81,7 @@ AGENT_FLOORS = (
         "ctl.commands.inspect",
         "ctl.commands.orders",
         "ctl.commands.policies",
+        "ctl.routers",
         "ctl.top",
         "relay",
     ),

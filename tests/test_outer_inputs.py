@@ -14,6 +14,8 @@ from penstock.agent.answers import bounds_of, fleet_bounds_of
 from penstock.agent.answers import contents as answer_contents
 from penstock.agent.bundle import contents, unpack
 from penstock.agent.ctl.connection.client import ANSWER_DEADLINE
+from penstock.agent.ctl.routers import calls as router_calls
+from penstock.agent.ctl.routers.endpoints import MAX_ENDPOINTS, MAX_FILE_BYTES
 from penstock.agent.evidence import served
 from penstock.agent.ingest import admission, message_limits, service
 from penstock.agent.page import server as page
@@ -238,6 +240,31 @@ INPUTS = (
             "tests/agent/server/test_feed_server.py::test_one_stream_too_many_is_told",
             "tests/agent/server/test_feed_server.py::test_a_reader_that_does_not_read_is_cut_off",
             "tests/agent/views/router_feed/test_build.py::test_a_body_has_a_bound",
+        ),
+    ),
+    Input(
+        "answers of a router to `agentctl routers`",
+        _size(router_calls.MAX_ANSWER_BYTES),
+        "-",
+        "what JSON takes",
+        f"{router_calls.CALL_SECONDS:.0f} s for an answer",
+        "a sentence; it is tried again after a pause",
+        (
+            "tests/agent/ctl/routers/test_calls.py::test_answers_that_no_router_gives",
+            "tests/agent/ctl/routers/test_calls.py::test_one_that_never_ends",
+        ),
+    ),
+    Input(
+        "files of `agentctl routers`",
+        _size(MAX_FILE_BYTES),
+        f"{MAX_ENDPOINTS:,} endpoints",
+        "what JSON takes",
+        "read once",
+        "a sentence, exit code 2",
+        (
+            "tests/agent/ctl/routers/test_files.py::test_files_that_cannot_be_read",
+            "tests/agent/ctl/routers/test_files.py::test_bases_that_are_none",
+            "tests/agent/ctl/routers/test_endpoints.py::test_contradictions",
         ),
     ),
     Input(

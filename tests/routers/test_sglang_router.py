@@ -6,6 +6,8 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from penstock.agent.ctl.routers.calls import RouterCalls
+from penstock.agent.ctl.routers.endpoints import EndpointState
 
 from demo.common.client import fetch, post_json
 from demo.common.processes import free_port
@@ -75,3 +77,13 @@ def test_workers_are_removed_and_added(backends: Backends, router: Router) -> No
     router.uses("one", "two", "three")
     (again,) = [each for each in _workers(router) if each["url"] == url]
     assert again["id"] != worker["id"]
+
+
+def test_agentctl_takes_a_server_out_and_back(backends: Backends, router: Router) -> None:
+    """Through the calls of 'agentctl routers'."""
+    router.uses("one", "two", "three")
+    calls = RouterCalls(router.url, "sglang-router")
+    assert calls.apply({backends.urls["one"]: EndpointState("failing", None, "")}, 0.0) == []
+    router.uses("two", "three")
+    assert calls.restore(1.0) == []
+    router.uses("one", "two", "three")

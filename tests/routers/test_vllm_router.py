@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from penstock.agent.ctl.routers.calls import NotTakenBackError, RouterCalls
+from penstock.agent.ctl.routers.endpoints import EndpointState
 
 from demo.common.client import post
 from demo.common.processes import free_port
@@ -126,6 +128,23 @@ def test_prefill_and_decode_take_no_removed_server_back(backends: Backends, disa
     refused = post(f"{disaggregated.url}/add_worker?{place}")
     assert refused.status == 400
     assert "PD router requires" in refused.text
+
+
+def test_agentctl_takes_none_of_prefill_and_decode_out(backends: Backends, disaggregated: Router) -> None:
+    """It says so before the first is removed."""
+    out = {backends.urls["one"]: EndpointState("failing", None, "")}
+    with pytest.raises(NotTakenBackError, match="prefill"):
+        RouterCalls(disaggregated.url, _PROGRAM).apply(out, 0.0)
+    _prefills(backends, disaggregated, "one", "two")
+
+
+def test_agentctl_takes_a_server_out_and_back(backends: Backends, router: Router) -> None:
+    """Through the calls of 'agentctl routers'."""
+    calls = RouterCalls(router.url, _PROGRAM)
+    assert calls.apply({backends.urls["one"]: EndpointState("failing", None, "")}, 0.0) == []
+    router.uses("two", "three")
+    assert calls.restore(1.0) == []
+    router.uses("one", "two", "three")
 
 
 def test_a_removed_server_is_taken_back(backends: Backends, router: Router) -> None:

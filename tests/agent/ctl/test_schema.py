@@ -160,6 +160,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "inject-fault": [["inject-fault", "0", "--mode", "slow", "--delay", "2s"]],
     "drain": [["drain", "ENGINE", "--settle", "100ms", "--timeout", "1s"]],
     "eject": [["eject", "off"]],
+    "routers": [["routers"], ["routers", "--endpoint", f"{_PEER}=http://10.0.0.7:8000"]],
     "drill-list": [["drill", "list"]],
     "drill-stop": [["drill", "stop", "--all"]],
     "forget-engine": [["forget", "engine", "ENGINE"]],

@@ -163,7 +163,9 @@ def test_a_command_lies_in_the_room_of_its_section(section: str, room: str) -> N
         places = [path for lazy in groups for path, _ in lazy.values()]
         places += [cli._lazy[name][0]] if name in cli._lazy else []
         found |= {path.partition(":")[0].rpartition(".")[0] for path in places}
-    assert found - {"penstock.agent.ctl.top"} == {f"penstock.agent.ctl.{room}"}
+    assert found - {f"penstock.agent.ctl.{each}" for each in ("routers", "top")} == {
+        f"penstock.agent.ctl.{room}"
+    }
 
 
 def test_help_is_fast_because_it_imports_little() -> None:
@@ -209,7 +211,7 @@ def test_every_command_takes_all_formats() -> None:
             for option in command.params
             if option.name == "output" and isinstance(option.type, click.Choice)
         ]
-        lists = names[0] == "get" or names[-1] in {"list", "status", "history"}
+        lists = names[0] == "get" or names[-1] in {"list", "status", "history", "routers"}
         expected = [[*documents, "name"] if lists else documents]
         if names in without or (names[0] == "config" and names[-1] != "get-contexts"):
             expected = choices

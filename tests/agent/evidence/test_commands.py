@@ -88,6 +88,7 @@ REFUSED: dict[str, str] = {
     "drill stop": "drill stop --all",
     "drain": "drain 0",
     "eject": "eject 0",
+    "routers": "routers",
     "pause": "pause 0",
     "resume": "resume",
     "forget engine": "forget engine 7",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -78,6 +79,16 @@ def test_endpoints_and_pairs() -> None:
         found = endpoint()
         assert (found["agree"], found["readLately"]) == (2, 2)
         assert {row["reader"]["engine"] for row in found["readers"]} == {"a/d0/0", "a/d1/0"}
+
+        def is_told() -> bool:
+            told = json.loads(relay.agentctl("routers", "-o", "json").stdout)["endpoints"]
+            fed = endpoint()
+            fields = ("source", "state", "agree", "readLately")
+            return {name: fed[name] for name in fields} in [
+                {name: each[name] for name in fields} for each in told
+            ]
+
+        wait_until(is_told, "agentctl routers says what the feed says")
 
         wait_until(
             lambda: any(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from penstock.agent.policy.manifest import API_VERSION, KIND
 from penstock.agent.views.checks import NOTE, OK, WRONG
+from penstock.agent.views.router_feed import State
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
 
@@ -218,6 +219,23 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "description": "With one name the last.",
         "anyOf": [message_ref(admin.ListPolicyRolloutsResponse), message_ref(admin.PolicyRollout)],
     },
+    "routers": object_of(
+        {
+            "endpoints": list_of(
+                object_of(
+                    {
+                        "source": object_of({"engine": _SIDE, "address": _SIDE}),
+                        "state": {"enum": [*get_args(State)]},
+                        "agree": {"type": "integer"},
+                        "readLately": {"type": "integer"},
+                        "since": _SIDE,
+                        "why": TEXT,
+                        "url": _SIDE,
+                    }
+                )
+            )
+        }
+    ),
     "set-policy": _CHANGES,
     "trace": message_ref(admin.Trace),
     "version": object_of({"clientVersion": TEXT}, {"agentVersion": TEXT}),

@@ -55,6 +55,10 @@ _COMMANDS = {
     "debug": (f"{_INSPECT}.engines", "Look into a running engine: the stacks of its threads."),
     "forget": (f"{_PACKAGE}.forget", "Forget a disconnected engine, or a peer."),
     "completion": (f"{_PACKAGE}.program", "Print a shell completion script."),
+    "routers": (
+        "penstock.agent.ctl.routers.command",
+        "Show the state of endpoints for routers, or keep routers as it says.",
+    ),
     "top": ("penstock.agent.ctl.top.command", "Live view of engines and peers."),
     "watch": (f"{_INSPECT}.events", "Print events as they come."),
     "bundle": (f"{_PACKAGE}.bundle", "Write the evidence of an agent into one file."),
@@ -81,7 +85,16 @@ _SECTIONS = {
         "debug",
     ),
     "Change policies": ("set-policy", "apply", "edit", "rollback", "rollout", "delete"),
-    "Orders to engines": ("quarantine", "inject-fault", "drill", "eject", "drain", "pause", "resume"),
+    "Orders to engines": (
+        "quarantine",
+        "inject-fault",
+        "drill",
+        "eject",
+        "drain",
+        "routers",
+        "pause",
+        "resume",
+    ),
     "Other": ("bundle", "forget", "config", "version", "completion"),
 }
 

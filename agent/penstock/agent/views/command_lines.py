@@ -11,7 +11,7 @@ PROGRAMS = (PROGRAM, PLUGIN)
 
 COMMANDS = (
     "apply", "bill", "bundle", "completion", "config", "debug", "delete", "describe", "diagnose", "diff", "doctor", "drain", "drill", "edit", "eject", "explain", "export", "forget",
-    "get", "import", "inject-fault", "page", "pause", "quarantine", "recommend", "resume", "rollback", "rollout", "set-policy", "top", "trace", "version",
+    "get", "import", "inject-fault", "page", "pause", "quarantine", "recommend", "resume", "rollback", "rollout", "routers", "set-policy", "top", "trace", "version",
     "watch", "what-if",
 )  # fmt: skip
 
@@ -20,7 +20,7 @@ _TYPED = re.compile(rf"(?<!-- )\b{PROGRAM} (?=(?:{'|'.join(COMMANDS)})\b)")
 
 # What a bundle refuses, as it changes or asks the live agent: a hint for a bundle leaves it to the default address.
 _LIVE = re.compile(
-    r"(?:apply|debug|delete|drain|drill stop|edit|eject|forget|import|inject-fault|pause|quarantine (?:add|lift)|resume|rollback"
+    r"(?:apply|debug|delete|drain|drill stop|edit|eject|forget|import|inject-fault|pause|quarantine (?:add|lift)|resume|rollback|routers"
     r"|rollout (?:start|pause|resume|abort|promote)|set-policy|watch)\b"
 )
 

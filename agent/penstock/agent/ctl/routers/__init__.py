@@ -1,0 +1,1 @@
+"""``agentctl routers``: what the feed for routers says, in the forms that routers take."""

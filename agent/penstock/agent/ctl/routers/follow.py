@@ -1,0 +1,143 @@
+"""Follows the state of endpoints, and keeps routers as it says, until it is ended; then all are in again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.agent.ctl.errors import FailedError
+from penstock.agent.ctl.moments import current_time
+from penstock.agent.ctl.printing import say
+from penstock.agent.ctl.routers.endpoints import MAX_ENDPOINTS, words
+from penstock.agent.ctl.routers.rotation import Rotation
+from penstock.agent.views import text
+from penstock.agent.views.router_feed import FeedAnswers, relay_feed
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.agent.ctl.connection.client import Client
+    from penstock.agent.ctl.routers.endpoints import Endpoints, EndpointState
+    from penstock.agent.ctl.routers.rotation import RotationRules
+    from penstock.agent.views.router_feed import FeedEndpoint
+
+# Rows that are combined, as in a relay's feed.
+_MOST_ROWS: Final = 20_000
+# Seconds; engines report once a second, and an answer of thousands of rows is work for the agent.
+_LEAST_SLEEP, _LONGEST_SLEEP, _SHARE_OF_TIME = 2.0, 10.0, 4
+
+
+class Receiver(Protocol):
+    """What takes endpoints out: a router, or a file that one reads."""
+
+    def apply(self, out: Mapping[str, EndpointState], now: float) -> list[str]:
+        """Let all be in but those of *out*; return sentences for people."""
+
+    def restore(self, now: float) -> list[str]:
+        """Let all be in; return a sentence about each that is not."""
+
+
+def read_feed(client: Client) -> list[FeedEndpoint]:
+    """Return what the agent or relay says of each source over all its readers, the worst first.
+
+    It is made as the feed for routers is, of the same answers; of an agent over the engines that it has.
+
+    Raises:
+        FailedError: a call fails.
+
+    """
+    said = FeedAnswers(
+        client.call("ListPeers", admin.ListPeersRequest(limit=_MOST_ROWS)),
+        client.call("ListEngines", admin.ListEnginesRequest(without_counters=True)),
+        client.call("ListQuarantines", admin.ListQuarantinesRequest()),
+    )
+    return relay_feed(said, current_time()).endpoints
+
+
+def follow(
+    client: Client,
+    endpoints: Endpoints,
+    rules: RotationRules,
+    receivers: Sequence[Receiver],
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Keep *receivers* as the feed says, until interrupted.
+
+    Raises:
+        FailedError: the first call fails, a router does not take endpoints back, or one is still out at the end.
+
+    """
+    feed: Sequence[FeedEndpoint] | None = read_feed(client)
+    rotation, reader = Rotation(endpoints.pools, rules), _Reader(client, endpoints)
+    reader.name_strangers(feed or ())
+    left: list[str] = []
+    try:
+        while True:
+            begun = time.monotonic()
+            step = rotation.look(begun, None if feed is None else endpoints.states(feed, rules.avoid))
+            _say(step.told)
+            for each in receivers:
+                _say(each.apply(step.out, begun))
+            spent = time.monotonic() - begun
+            sleep(min(_LONGEST_SLEEP, max(_LEAST_SLEEP, _SHARE_OF_TIME * (spent + reader.seconds))))
+            feed = reader.read()
+    except KeyboardInterrupt:
+        # An interrupt is how it ends.
+        pass
+    finally:
+        left = [line for each in receivers for line in each.restore(time.monotonic())]
+        _say(left, err=True)
+    if left:
+        raise FailedError("not all endpoints are in again; see above")
+
+
+class _Reader:
+    """Reads the feed again and again, and says once what is in the way.
+
+    Attributes:
+        seconds: that the last answer took.
+
+    """
+
+    def __init__(self, client: Client, endpoints: Endpoints) -> None:
+        self._client = client
+        self._endpoints = endpoints
+        self._named: set[str] = set()
+        self._problem = ""
+        self.seconds = 0.0
+
+    def read(self) -> Sequence[FeedEndpoint] | None:
+        """Return the feed; None where it is not known."""
+        begun = time.monotonic()
+        try:
+            feed = read_feed(self._client)
+        except FailedError as error:
+            if error.message != self._problem:
+                say(text.style(error.message, "yellow"), err=True)
+            self._problem = error.message
+            return None
+        finally:
+            self.seconds = time.monotonic() - begun
+        self._problem = ""
+        self.name_strangers(feed, missing=False)
+        return feed
+
+    def name_strangers(self, feed: Sequence[FeedEndpoint], *, missing: bool = True) -> None:
+        """Name each source without a URL once, and with *missing* what the feed does not have."""
+        for each in feed:
+            name = words(each)
+            if (
+                self._endpoints.url(each) is None
+                and name not in self._named
+                and len(self._named) < MAX_ENDPOINTS
+            ):
+                self._named.add(name)
+                say(f"{name} has no --endpoint: it is left as it is", err=True)
+        for source in self._endpoints.unknown(feed) if missing else ():
+            say(f"{source} is not among the peers: its state is unknown, and it stays in", err=True)
+
+
+def _say(lines: Sequence[str], *, err: bool = False) -> None:
+    if lines:
+        say(*lines, err=err)
