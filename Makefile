@@ -115,7 +115,7 @@ test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache o
 test-trace-backend: setup setup-trace-backend ## The trace export to Arize Phoenix over gRPC and HTTP; skipped in the others without setup-trace-backend.
 	@$(PYTEST) -s tests/agent/traces/export/test_phoenix.py $(ARGS)
 
-test-routers: setup setup-routers ## Routers of other projects in front of API servers that are out of rotation or answer 503; skipped in the others without setup-routers.
+test-routers: setup setup-routers ## Routers of other projects in front of API servers and engines that are out of rotation or answer 503; skipped in the others without setup-routers.
 	@$(PYTEST) tests/routers $(ARGS)
 
 test-gpu: ## The checks on an NVIDIA GPU, and docs/gpu.md from their results; a sentence where there is none.

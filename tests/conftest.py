@@ -41,7 +41,7 @@ os.environ["AGENTCTL_TRACEBACK"] = "1"
 
 # One worker runs all tests of engines, and begins with them: tests share a set of engines only within a process. Engines
 # leave half of two cores idle for the other tests, which give way to them: vLLM's own handshake has a deadline of five seconds.
-_ENGINES = "tests/e2e/"
+_ENGINES = ("tests/e2e/", "tests/routers/test_with_engines.py")
 _GIVES_WAY = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
 # Where Linux shares its cores among sessions, each engine has a share of its own already, and a priority is one within the
 # session of the tests: what gave way there would wait for a busy loop of the same session.
@@ -82,7 +82,7 @@ def _rank(item: pytest.Item) -> int:
 
 def _scope(nodeid: str) -> str:
     """Return what names the tests that one worker runs one after the other."""
-    return _ENGINES if nodeid.startswith(_ENGINES) else nodeid.partition("::")[0]
+    return "engines" if nodeid.startswith(_ENGINES) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,8 +10,14 @@ from penstock.agent.ctl.routers.calls import RouterCalls
 from penstock.agent.ctl.routers.endpoints import EndpointState
 
 from demo.common.client import fetch, post_json
-from demo.common.processes import free_port
-from tests.support.routers.routers import ASKS_READINESS, Router, client_error, needs_routers, running
+from demo.common.steps import until
+from tests.support.routers.routers import (
+    Router,
+    asking_and_taking_turns,
+    client_error,
+    needs_routers,
+    running,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,19 +27,41 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.long, needs_routers]
 
+_PROGRAM = "sglang-router"
+
 
 @pytest.fixture
 def router(backends: Backends, tmp_path: Path) -> Iterator[Router]:
     """Run one over all servers."""
-    arguments = ("launch", *ASKS_READINESS, "--policy", "round_robin", "--prometheus-port", str(free_port()))
-    urls = ("--worker-urls", *backends.urls.values())
-    with running("sglang-router", (*arguments, *urls), logs=tmp_path) as found:
+    with running(
+        _PROGRAM,
+        ("launch", *asking_and_taking_turns(), "--worker-urls", *backends.urls.values()),
+        logs=tmp_path,
+    ) as found:
+        yield found
+
+
+@pytest.fixture
+def disaggregated(backends: Backends, tmp_path: Path) -> Iterator[Router]:
+    """Run one that prefills on two servers, and decodes on the third."""
+    one, two, three = backends.urls.values()
+    arguments = ("--pd-disaggregation", "--prefill", one, "--prefill", two, "--decode", three)
+    with running(_PROGRAM, ("launch", *asking_and_taking_turns(), *arguments), logs=tmp_path) as found:
         yield found
 
 
 def _workers(router: Router) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = fetch(f"{router.url}/workers").body["workers"]
     return found
+
+
+def _remove(router: Router, url: str) -> str:
+    """Remove a server; return the id that it had."""
+    (worker,) = [each for each in _workers(router) if each["url"] == url]
+    removal = urllib.request.Request(f"{router.url}/workers/{worker['id']}", method="DELETE")
+    with urllib.request.urlopen(removal, timeout=60) as answer:
+        assert answer.status == 202
+    return str(worker["id"])
 
 
 def test_out_of_rotation_and_back(backends: Backends, router: Router) -> None:
@@ -68,15 +96,12 @@ def test_workers_are_removed_and_added(backends: Backends, router: Router) -> No
     """By its id, which is a new one when it is back."""
     url = backends.urls["one"]
     router.uses("one", "two", "three")
-    (worker,) = [each for each in _workers(router) if each["url"] == url]
-    removal = urllib.request.Request(f"{router.url}/workers/{worker['id']}", method="DELETE")
-    with urllib.request.urlopen(removal, timeout=60) as answer:
-        assert answer.status == 202
+    before = _remove(router, url)
     router.uses("two", "three")
     assert post_json(f"{router.url}/workers", {"url": url}).status == 202
     router.uses("one", "two", "three")
     (again,) = [each for each in _workers(router) if each["url"] == url]
-    assert again["id"] != worker["id"]
+    assert again["id"] != before
 
 
 def test_agentctl_takes_a_server_out_and_back(backends: Backends, router: Router) -> None:
@@ -87,3 +112,65 @@ def test_agentctl_takes_a_server_out_and_back(backends: Backends, router: Router
     router.uses("two", "three")
     assert calls.restore(1.0) == []
     router.uses("one", "two", "three")
+
+
+def test_prefill_and_decode_out_of_rotation(backends: Backends, disaggregated: Router) -> None:
+    """The path does it for either kind of server."""
+    disaggregated.prefills(backends, "one", "two")
+    backends.out("one")
+    disaggregated.prefills(backends, "two")
+    backends.back()
+    disaggregated.prefills(backends, "one", "two")
+    backends.out("three")
+    disaggregated.uses("503")
+    backends.back()
+    disaggregated.prefills(backends, "one", "two")
+
+
+def test_prefill_and_decode_ask_both_at_once(backends: Backends, disaggregated: Router) -> None:
+    """Either kind has the same request, with fields of SGLang's engines and none of vLLM's."""
+    disaggregated.prefills(backends, "one", "two")
+    decoded = backends.requests("three")[-1]
+    assert "bootstrap_room" in decoded
+    assert "kv_transfer_params" not in decoded
+    assert decoded in backends.requests("one") + backends.requests("two")
+
+
+def test_a_503_of_ours_of_prefill_and_decode(backends: Backends, disaggregated: Router) -> None:
+    """Another server is asked; with none left the client has our words in its message, and neither our object nor the header."""
+    disaggregated.prefills(backends, "one", "two")
+    failure = client_error(retry_after=1)
+    before = backends.counts()
+    backends.fail("one", failure)
+    assert disaggregated.answers().keys() == {"three"}
+    assert backends.counts()["one"] > before["one"]
+    backends.fail("two", failure)
+    _is_without_our_object(disaggregated)
+    backends.fail("one", None)
+    backends.fail("two", None)
+    backends.fail("three", failure)
+    before = backends.counts()
+    _is_without_our_object(disaggregated)
+    assert backends.counts()["three"] > before["three"] + 1
+
+
+def _is_without_our_object(router: Router) -> None:
+    answer, ours = router.ask(), client_error(retry_after=1)["body"]["error"]
+    assert (answer.status, answer.retry_after) == (503, "")
+    assert ours["message"] in answer.body["error"]["message"]
+    assert "penstock" not in answer.body["error"]
+
+
+def test_a_removed_server_is_taken_back_for_prefill(backends: Backends, disaggregated: Router) -> None:
+    """With its kind; without, it gets no requests."""
+    url = backends.urls["one"]
+    disaggregated.prefills(backends, "one", "two")
+    _remove(disaggregated, url)
+    disaggregated.prefills(backends, "two")
+    assert post_json(f"{disaggregated.url}/workers", {"url": url}).status == 202
+    until(lambda: url in [each["url"] for each in _workers(disaggregated)], "it is not taken back")
+    disaggregated.prefills(backends, "two")
+    _remove(disaggregated, url)
+    until(lambda: url not in [each["url"] for each in _workers(disaggregated)], "it is not removed again")
+    assert post_json(f"{disaggregated.url}/workers", {"url": url, "worker_type": "prefill"}).status == 202
+    disaggregated.prefills(backends, "one", "two")

@@ -8,10 +8,14 @@ import pytest
 from penstock.agent.ctl.routers.calls import NotTakenBackError, RouterCalls
 from penstock.agent.ctl.routers.endpoints import EndpointState
 
-from demo.common.client import post
-from demo.common.processes import free_port
-from demo.common.steps import until
-from tests.support.routers.routers import ASKS_READINESS, Router, client_error, needs_routers, running
+from demo.common.client import post, post_json
+from tests.support.routers.routers import (
+    Router,
+    asking_and_taking_turns,
+    client_error,
+    needs_routers,
+    running,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,14 +28,10 @@ pytestmark = [pytest.mark.long, needs_routers]
 _PROGRAM = "vllm-router"
 
 
-def _common() -> tuple[str, ...]:
-    return (*ASKS_READINESS, "--policy", "round_robin", "--prometheus-port", str(free_port()))
-
-
 @pytest.fixture
 def router(backends: Backends, tmp_path: Path) -> Iterator[Router]:
     """Run one over all servers."""
-    arguments = ("--worker-urls", *backends.urls.values(), *_common())
+    arguments = ("--worker-urls", *backends.urls.values(), *asking_and_taking_turns())
     with running(_PROGRAM, arguments, logs=tmp_path) as found:
         yield found
 
@@ -41,22 +41,8 @@ def disaggregated(backends: Backends, tmp_path: Path) -> Iterator[Router]:
     """Run one that prefills on two servers, and decodes on the third."""
     one, two, three = backends.urls.values()
     arguments = ("--vllm-pd-disaggregation", "--prefill", one, "--prefill", two, "--decode", three)
-    with running(_PROGRAM, (*arguments, *_common()), logs=tmp_path) as found:
+    with running(_PROGRAM, (*arguments, *asking_and_taking_turns()), logs=tmp_path) as found:
         yield found
-
-
-def _prefills(backends: Backends, router: Router, *names: str) -> None:
-    """Wait until the servers of these names, and no other, prefill, and decode answers."""
-
-    def look() -> bool:
-        counts = backends.counts()
-        answered = router.answers(6)
-        after = backends.counts()
-        used = {name for name in ("one", "two") if after[name] > counts[name]}
-        return answered.keys() == {"three"} and used == set(names)
-
-    until(look, f"{' and '.join(names)} do not prefill alone")
-    assert look()
 
 
 def test_out_of_rotation_and_back(backends: Backends, router: Router) -> None:
@@ -87,20 +73,20 @@ def test_a_503_of_ours(backends: Backends, router: Router) -> None:
 
 def test_prefill_and_decode_out_of_rotation(backends: Backends, disaggregated: Router) -> None:
     """The path does it for either kind of server."""
-    _prefills(backends, disaggregated, "one", "two")
+    disaggregated.prefills(backends, "one", "two")
     backends.out("one")
-    _prefills(backends, disaggregated, "two")
+    disaggregated.prefills(backends, "two")
     backends.back()
-    _prefills(backends, disaggregated, "one", "two")
+    disaggregated.prefills(backends, "one", "two")
     backends.out("three")
     disaggregated.uses("503")
     backends.back()
-    _prefills(backends, disaggregated, "one", "two")
+    disaggregated.prefills(backends, "one", "two")
 
 
 def test_prefill_and_decode_retry_nothing(backends: Backends, disaggregated: Router) -> None:
     """A 503 of decode reaches the client as it is, one of prefill as a 500 without our object."""
-    _prefills(backends, disaggregated, "one", "two")
+    disaggregated.prefills(backends, "one", "two")
     failure = client_error(retry_after=1)
     backends.fail("three", failure)
     before = backends.counts()
@@ -122,12 +108,15 @@ def test_prefill_and_decode_retry_nothing(backends: Backends, disaggregated: Rou
 def test_prefill_and_decode_take_no_removed_server_back(backends: Backends, disaggregated: Router) -> None:
     """Without prefill and decode it does."""
     place = f"url={backends.urls['one']}"
-    _prefills(backends, disaggregated, "one", "two")
+    disaggregated.prefills(backends, "one", "two")
     assert post(f"{disaggregated.url}/remove_worker?{place}").status == 200
-    _prefills(backends, disaggregated, "two")
+    disaggregated.prefills(backends, "two")
     refused = post(f"{disaggregated.url}/add_worker?{place}")
     assert refused.status == 400
     assert "PD router requires" in refused.text
+    body = {"url": backends.urls["one"], "worker_type": "prefill"}
+    assert post_json(f"{disaggregated.url}/workers", body).status == 400
+    disaggregated.prefills(backends, "two")
 
 
 def test_agentctl_takes_none_of_prefill_and_decode_out(backends: Backends, disaggregated: Router) -> None:
@@ -135,7 +124,7 @@ def test_agentctl_takes_none_of_prefill_and_decode_out(backends: Backends, disag
     out = {backends.urls["one"]: EndpointState("failing", None, "")}
     with pytest.raises(NotTakenBackError, match="prefill"):
         RouterCalls(disaggregated.url, _PROGRAM).apply(out, 0.0)
-    _prefills(backends, disaggregated, "one", "two")
+    disaggregated.prefills(backends, "one", "two")
 
 
 def test_agentctl_takes_a_server_out_and_back(backends: Backends, router: Router) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from tests.support.routers.backends import Backends
+
 HOME = ROOT / ".cache" / "routers"
 
 needs_routers = pytest.mark.skipif(
@@ -27,11 +29,10 @@ needs_routers = pytest.mark.skipif(
     reason=f"there is no {HOME}; make setup-routers installs vllm-router, sglang-router and LiteLLM",
 )
 
-ASKS_READINESS = (
+_ASKS_READINESS = (
     *("--health-check-endpoint", READY, "--health-check-interval-secs", "1"),
     *("--health-failure-threshold", "1", "--health-success-threshold", "1"),
 )
-"""Options of vllm-router and sglang-router."""
 
 # LiteLLM does not start without one; the others do not look at it.
 _KEY = "sk-of-the-test"
@@ -48,9 +49,9 @@ class Router:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def ask(self) -> Answer:
-        """Send it one request."""
-        body = {"model": "tiny", "prompt": "a", "max_tokens": 4}
+    def ask(self, prompt: str = "a") -> Answer:
+        """Send it one request, with a greedy answer."""
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": 4, "temperature": 0}
         headers = {"Authorization": f"Bearer {_KEY}"}
         return post_json(f"{self.url}/v1/completions", body, headers=headers, timeout=60.0)
 
@@ -78,6 +79,19 @@ class Router:
         until(look, lambda: f"the router uses {dict(seen)}, not {wanted}")
         assert self.answers(count).keys() == wanted
 
+    def prefills(self, backends: Backends, *names: str) -> None:
+        """Wait until the servers of these names, and no other, prefill, and ``three`` decodes; see it once more."""
+
+        def look() -> bool:
+            counts = backends.counts()
+            answered = self.answers(6)
+            after = backends.counts()
+            used = {name for name in ("one", "two") if after[name] > counts[name]}
+            return answered.keys() == {"three"} and used == set(names)
+
+        until(look, f"{' and '.join(names)} do not prefill alone")
+        assert look()
+
 
 @contextmanager
 def running(
@@ -98,6 +112,11 @@ def running(
         yield router
     finally:
         child.stop()
+
+
+def asking_and_taking_turns() -> tuple[str, ...]:
+    """Return options of vllm-router and sglang-router: servers that are in rotation take turns."""
+    return (*_ASKS_READINESS, "--policy", "round_robin", "--prometheus-port", str(free_port()))
 
 
 def litellm_config(path: Path, urls: Mapping[str, str], **router_settings: Any) -> Path:
