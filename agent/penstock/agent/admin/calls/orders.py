@@ -125,9 +125,21 @@ async def set_ejection(agent: AgentContext, request: admin.SetEjectionRequest) -
             )
             for server in sorted(servers)
         ]
+    if not ejects:
+        ordered = {order.server for order in agent.orders.ejections()}
+        views = [view for view in views if view.key.server in ordered or _is_out(view)]
     keys = [view.key for view in views]
     await agent.orders.set_ejections(orders, servers, **given)
     return admin.SetEjectionResponse(engines=map(messages.key_message, keys))
+
+
+def _is_out(view: EngineView) -> bool:
+    """Whether a front end of its server has not followed the end of an order yet."""
+    return any(
+        live.connected and live.snapshot is not None and live.snapshot.out_of_rotation_until_unix_nano
+        for live in view.sources
+        if live.source.process == FRONT_END
+    )
 
 
 def _check_front_ends(view: EngineView) -> None:

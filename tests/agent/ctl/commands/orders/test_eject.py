@@ -58,9 +58,12 @@ def test_out_and_back(harness: AdminHarness, agentctl: Agentctl, front_end: Sour
     described = agentctl("describe", "engine", "prefill/0").stdout
     assert "Out of rotation: the order has ended, and its front end has not followed yet" in described
     _report(harness, front_end, 0)
-    back = agentctl("eject", "off", "prefill/0", *QUICK)
-    assert (back.exit_code, back.stdout) == (0, "engine prefill/0 is back in rotation\n")
     assert "Out of rotation" not in agentctl("describe", "engine", "prefill/0").stdout
+    none = agentctl("eject", "off", *QUICK)
+    assert (none.exit_code, none.stdout) == (0, "no order is in force there: nothing to end\n")
+    assert agentctl("eject", "prefill/0", *QUICK).exit_code == 1
+    back = agentctl("eject", "off", *QUICK)
+    assert (back.exit_code, back.stdout) == (0, "engine prefill/0 is back in rotation\n")
 
 
 def test_a_front_end_that_does_not_follow(agentctl: Agentctl, front_end: Source) -> None:

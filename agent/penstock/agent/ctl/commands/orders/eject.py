@@ -122,6 +122,9 @@ def order_ejection(
         reason=reason,
     )
     response: admin.SetEjectionResponse = client.call("SetEjection", request)
+    if tell and ttl is None and not response.engines:
+        say("no order is in force there: nothing to end")
+        return response
     late = _wait(client, response, timeout.total_seconds(), ejects=ttl is not None)
     if tell and not late:
         names = ", ".join(map(text.engine, response.engines))
