@@ -28,6 +28,15 @@ def test_a_policy_that_took_effect_and_one_that_was_refused():
     assert good.trace_id != bad.trace_id
 
 
+def test_a_front_end_out_of_rotation():
+    """From when it went out until it was back; what is still out has no span yet."""
+    out = event("rotation_changed", time_ns=TIME, out=True)
+    back = event("rotation_changed", time_ns=TIME + SECOND, since_time_unix_nano=TIME)
+    assert not spans_of([(DECODE_CORE, out)])
+    (span,) = spans_of([(DECODE_CORE, out), (DECODE_CORE, back)])[semconv.OUT_OF_ROTATION]
+    assert (span.start_unix_nano, span.end_unix_nano, span.error) == (TIME, TIME + SECOND, None)
+
+
 def test_a_rebalance():
     """Layers add up; the ranks of a process share a trace."""
     layers = [

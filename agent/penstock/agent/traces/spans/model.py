@@ -122,7 +122,6 @@ _WITHOUT_SPAN = frozenset(
         "forgotten",
         "quarantine_changed",
         "kv_caches_released",
-        "rotation_changed",
     )
 )
 

@@ -21,6 +21,7 @@ RECOMPUTE = "penstock.recompute"
 EPLB_REBALANCE = "eplb.rebalance"
 EPLB_LAYER = "eplb.layer"
 POLICY_APPLY = "penstock.policy.apply"
+OUT_OF_ROTATION = "penstock.out_of_rotation"
 
 # Attributes of the resource.
 SERVICE_NAME = "service.name"

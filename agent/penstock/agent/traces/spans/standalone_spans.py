@@ -1,4 +1,4 @@
-"""Spans that belong to no single request: a shared handshake, a rebalance, a policy that took effect."""
+"""Spans that belong to no single request: a handshake, a rebalance, a policy that took effect, a front end out of rotation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from penstock.agent.traces.spans.model import EventEntry
 
 
-STANDALONE_KINDS = frozenset(("handshake", "policy_applied", "eplb_rebalance", "transfer_failure"))
+STANDALONE_KINDS = frozenset(
+    ("handshake", "policy_applied", "rotation_changed", "eplb_rebalance", "transfer_failure")
+)
 """Events that may have spans of their own."""
 
 
@@ -30,6 +32,9 @@ def standalone_spans(entry: EventEntry) -> tuple[Span, ...]:
             return (_handshake(entry),)
         case "policy_applied":
             return (_policy_applied(entry),)
+        case "rotation_changed":
+            # Its beginning is told again at its end.
+            return () if entry.event.rotation_changed.out else (_out_of_rotation(entry),)
         case "eplb_rebalance":
             return _rebalance_spans(entry)
         case "transfer_failure":
@@ -105,6 +110,22 @@ def _policy_applied(entry: EventEntry) -> Span:
             error,
         ),
         error=error,
+        entries=(entry,),
+    )
+
+
+def _out_of_rotation(entry: EventEntry) -> Span:
+    event = entry.event
+    key = (semconv.OUT_OF_ROTATION, entry.source.epoch, event.time_unix_nano)
+    return Span(
+        trace_id=ids.trace_id("\0".join(map(str, key))),
+        span_id=ids.span_id(*key),
+        parent_span_id="",
+        name=semconv.OUT_OF_ROTATION,
+        start_unix_nano=event.rotation_changed.since_time_unix_nano or event.time_unix_nano,
+        end_unix_nano=event.time_unix_nano,
+        source=entry.source,
+        attributes={},
         entries=(entry,),
     )
 
