@@ -14,7 +14,7 @@ from penstock.agent.errors import NotFoundError, PenstockError, in_one_line
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.rollouts import LOOK_SECONDS, RolloutLeader
 from penstock.agent.relay import merged_answers
-from penstock.agent.relay.ejections import EjectionLeader, servers_of, votes_of
+from penstock.agent.relay.ejections import ACTIONS, EjectionLeader, SeenFleet, servers_of, votes_of
 from penstock.agent.relay.merged_peers import merge_peers
 from penstock.agent.relay.object_status import open_lease, open_status
 from penstock.agent.relay.policies import ComparedEngines, LedPolicies
@@ -22,15 +22,18 @@ from penstock.agent.views.router_feed import FeedAnswers, readings
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from google.protobuf.message import Message
     from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest import Manifest
-    from penstock.agent.relay.ejections import EjectionBoard, Server, Vote
+    from penstock.agent.relay.ejections import EjectionBoard
     from penstock.agent.relay.fleet import Answers, Fleet
     from penstock.agent.relay.object_status import Lease
     from penstock.agent.relay.policies import FleetPolicies
 
-# Of all peers, the worst: as many as the feed combines.
-_MOST_PEERS = 20_000
+# Of one agent's peers: one that has more has no vote.
+_MOST_PEERS = 5_000
 _AUDIT_ENTRIES = 200
 _MAX_DETAILS = 300
 
@@ -161,53 +164,83 @@ class EjectionCalls:
         """Ask *fleet*."""
         self._fleet = fleet
 
-    async def seen(self) -> tuple[list[Server], dict[str, list[Vote]]]:
-        """Return the servers, and the votes on each by its name, of the agents that answer."""
-        asked_peers = admin.ListPeersRequest(limit=_MOST_PEERS)
+    async def seen(self) -> SeenFleet:
+        """Return the servers, and the votes on each, of the agents that answer."""
         asked = (
             admin.ListEnginesRequest(without_counters=True),
-            asked_peers,
-            admin.ListQuarantinesRequest(),
+            admin.ListPeersRequest(limit=_MOST_PEERS),
             admin.ListDrillsRequest(),
         )
-        methods = ("ListEngines", "ListPeers", "ListQuarantines", "ListDrills")
+        methods = ("ListEngines", "ListPeers", "ListDrills")
         answers = await asyncio.gather(*map(self._fleet.ask, methods, asked))
+        agents = frozenset(each.place.name for each in self._fleet.agents())
 
-        def read() -> tuple[list[Server], dict[str, list[Vote]]]:
+        def read() -> SeenFleet:
             named = [_named(each) for each in answers]
+            # The worst come first: of a list that is cut, what is well is not known.
+            peers = [(name, answer) for name, answer in named[1] if answer.total <= len(answer.peers)]
+            heard = {name for name, _ in peers}.intersection(*({name for name, _ in each} for each in named))
             engines = merged_answers.engines(named[0], asked[0])
-            said = FeedAnswers(
-                merge_peers(named[1], asked_peers), engines, merged_answers.quarantines(named[2], asked[2])
-            )
-            drills = merged_answers.drills(named[3], asked[3]).drills
+            servers = servers_of(engines.engines)
+            known = {address for each in servers for address in each.addresses}
+            for _, answer in peers:
+                kept = [row for row in answer.peers if row.peer.address in known]
+                del answer.peers[:]
+                answer.peers.extend(kept)
+            merged = merge_peers([each for each in peers if each[0] in heard], admin.ListPeersRequest())
+            drills = merged_answers.drills(named[2], asked[2]).drills
             drilled = {
                 EngineKey(each.key.server, each.key.engine) for drill in drills for each in drill.engines
             }
-            servers = servers_of(engines.engines)
-            return servers, votes_of(readings(said), servers, drilled)
+            said = readings(FeedAnswers(merged, engines, admin.ListQuarantinesResponse()))
+            return SeenFleet(servers, votes_of(said, servers, drilled), agents, agents - heard)
 
         # Thousands of rows take longer than the loop may stand still.
         return await asyncio.to_thread(read)
 
-    async def audit(self) -> list[tuple[str, admin.AuditEntry]]:
-        """Return the newest entries of the audit logs, each with its agent's name."""
-        answers = await self._fleet.ask("ListAudit", admin.ListAuditRequest(limit=_AUDIT_ENTRIES))
-        return [(agent, entry) for agent, answer in _named(answers) for entry in answer.entries]
+    async def audit(self) -> tuple[dict[str, list[tuple[float, admin.AuditEntry]]], frozenset[str]]:
+        """Return the newest entries about ejections by agent, and all agents; with each how far its clock is ahead, seconds."""
+        request = admin.ListAuditRequest(limit=_AUDIT_ENTRIES, actions=ACTIONS)
+        answers = await self._fleet.ask("ListAudit", request)
+        found = {
+            each.agent.place.name: [(each.agent.clock_offset, entry) for entry in each.response.entries]
+            for each in answers.found
+        }
+        return found, frozenset(each.place.name for each in self._fleet.agents())
 
-    async def order(self, agent: str, request: admin.SetEjectionRequest) -> str:
+    async def order(
+        self,
+        agent: str,
+        request: admin.SetEjectionRequest,
+        is_due: Callable[[admin.Ejection | None], bool],
+    ) -> str:
         """Give an order; return why the agent refuses or does not answer, empty if it has taken it."""
         selector = merged_answers.own_selector(request.selector, agent)
         if selector is None:
             return f"agent {agent} has none of these engines"
+        listed = await self._ask_one(
+            agent, "ListEngines", admin.ListEnginesRequest(selector=selector, without_counters=True)
+        )
+        if isinstance(listed, str):
+            return listed
+        # Looking took its time, and somebody may have ordered meanwhile.
+        present = [each.ejection for each in listed.engines if each.HasField("ejection")]
+        if not is_due(present[0] if present else None):
+            return "somebody has ordered something else meanwhile"
         own = admin.SetEjectionRequest()
         own.CopyFrom(request)
         own.selector.CopyFrom(selector)
-        answers = await self._fleet.ask("SetEjection", lambda each: own if each.place.name == agent else None)
+        done = await self._ask_one(agent, "SetEjection", own)
+        return done if isinstance(done, str) else ""
+
+    async def _ask_one(self, agent: str, method: str, request: Message) -> Any:
+        """Return the answer of *agent*, or why there is none, in words."""
+        answers = await self._fleet.ask(method, lambda each: request if each.place.name == agent else None)
         for _, error in answers.refused:
             return in_one_line(error.details() or error.code().name, _MAX_DETAILS)
         for _, why in answers.missing:
             return why
-        return "" if answers.found else f"agent {agent} has gone"
+        return answers.found[0].response if answers.found else f"agent {agent} has gone"
 
 
 def _named(answers: Answers) -> list[tuple[str, Any]]:

@@ -434,12 +434,14 @@ class EffectivePolicy(_message.Message):
     def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., observed_spec_json: _Optional[str] = ..., fields: _Optional[_Iterable[_Union[FieldChange, _Mapping]]] = ..., schedule: _Optional[_Iterable[_Union[EffectivePolicy.Step, _Mapping]]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ...) -> None: ...
 
 class ListAuditRequest(_message.Message):
-    __slots__ = ("name", "limit")
+    __slots__ = ("name", "limit", "actions")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
     name: str
     limit: int
-    def __init__(self, name: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    actions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., limit: _Optional[int] = ..., actions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListAuditResponse(_message.Message):
     __slots__ = ("entries",)

@@ -107,6 +107,16 @@ def test_ejection_is_for_a_relay(harness: AdminHarness) -> None:
     assert [(field.field, field.new_value) for field in done.engines[0].fields] == [
         ("kvLoadFailure.action", "recompute")
     ]
+    # Alone it is nothing that an engine could have: it does not wait for one.
+    document = {"apiVersion": "penstock.dev/v1alpha1", "kind": "TransferPolicy", "metadata": {"name": "alone"}}
+    manifest = json.dumps(document | {"spec": {"ejection": {"action": "observe"}}})
+    harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest, confirm_all=True, author="me"))
+    found = harness.stub.ListPolicies(admin.ListPoliciesRequest(name="alone")).policies[0]
+    assert (found.engines_selected, found.engines_in_force) == (1, 1)
+    acts = harness.stub.ListAudit(admin.ListAuditRequest(actions=["eject", "eject-off"])).entries
+    assert not acts
+    (entry,) = harness.stub.ListAudit(admin.ListAuditRequest(actions=["create"], name="alone")).entries
+    assert entry.name == "alone"
 
 
 def test_warnings_tell_what_a_connector_cannot_do(harness: AdminHarness) -> None:

@@ -15,6 +15,7 @@ from penstock.agent.policy.manifest import (
     check_manifest,
     ejection_rules,
     merge_policies,
+    strictest,
 )
 
 _NOW = datetime(2026, 11, 30, tzinfo=UTC)
@@ -67,7 +68,20 @@ _FAIL = {"kvLoadFailure": {"action": "fail"}}
         ),
         (
             [_policy("a", {"action": "enforce"}), _policy("b", {"action": "enforce"}, mode="observe", priority=200)],
-            EjectionRules(policy="b"),
+            EjectionRules(policy="a", enforces=True),
+        ),
+        # What is tried loosens nothing that is enforced, of a higher rank and of a lower one.
+        (
+            [
+                _policy("a", {"action": "enforce", "minReaders": 5}),
+                _policy("b", {"minReaders": 2, "maxPodsPercent": 100}, mode="observe", priority=200),
+                _policy("c", {"perHour": 60}, mode="observe", priority=1),
+            ],
+            EjectionRules(policy="a", enforces=True, min_readers=5),
+        ),
+        (
+            [_policy("a", {"minReaders": 5}), _policy("b", {"perHour": 3}, mode="observe", priority=200)],
+            EjectionRules(policy="b", min_readers=5, per_hour=3),
         ),
         (
             [_policy("a", {"action": "enforce", "after": "20s"}), _policy("b", {"after": "50s"}, priority=200)],
@@ -83,6 +97,20 @@ def test_rules(policies: list[Manifest], rules: EjectionRules | None) -> None:
     """By rank, field by field; what observes, and what expired, enforces nothing."""
     assert ejection_rules(policies, _PREFILL, _NOW) == rules
     assert ejection_rules(policies[::-1], _PREFILL, _NOW) == rules
+
+
+def test_the_strictest_of_several_engines() -> None:
+    """Each field by itself; an engine without rules leaves none."""
+    one = EjectionRules(
+        policy="a", enforces=True, min_readers=5, after=10.0, duration=600.0, max_pods_percent=50
+    )
+    other = EjectionRules(policy="b", enforces=True, min_failures=9, after=60.0, per_hour=2)
+    assert strictest([one, other]) == EjectionRules(
+        policy="a", enforces=True, min_readers=5, min_failures=9, after=60.0, max_pods_percent=34, per_hour=2
+    )
+    assert strictest([one, EjectionRules(policy="c")]) == EjectionRules(policy="a", min_readers=5)
+    assert strictest([one, None]) is None
+    assert strictest([]) is None
 
 
 @pytest.mark.parametrize("mode", ["enforce", "observe"])

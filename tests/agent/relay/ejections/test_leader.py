@@ -10,11 +10,11 @@ import pytest
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import Target
 from penstock.agent.policy.manifest import Manifest, check_manifest
-from penstock.agent.relay.ejections import EjectionBoard, EjectionLeader, Server, Vote
+from penstock.agent.relay.ejections import EjectionBoard, EjectionLeader, SeenFleet, Server, Vote
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
 _POOL = frozenset({"prefill servers of m"})
 
@@ -35,13 +35,15 @@ class _Fleet:
 
     def __init__(self) -> None:
         self.orders: list[admin.SetEjectionRequest] = []
-        self.entries: list[tuple[str, admin.AuditEntry]] = []
+        self.entries: list[tuple[float, admin.AuditEntry]] = []
+        self.logs_are_known = True
+        self.silent: frozenset[str] = frozenset()
         self.order_of: admin.Ejection | None = None
         self.refusal = ""
         self.bad = True
         self.asked = 0
 
-    async def seen(self) -> tuple[list[Server], dict[str, list[Vote]]]:
+    async def seen(self) -> SeenFleet:
         self.asked += 1
         servers = [
             Server(
@@ -54,13 +56,21 @@ class _Fleet:
             )
             for name in "abc"
         ]
-        return servers, {"a": [Vote(agent, self.bad, 5, "it refuses") for agent in ("x", "y")]}
+        votes = {"a": [Vote(agent, self.bad, 5, "it refuses") for agent in ("x", "y")]}
+        return SeenFleet(servers, votes, frozenset("abcxy"), self.silent)
 
-    async def audit(self) -> Sequence[tuple[str, admin.AuditEntry]]:
-        return self.entries
+    async def audit(self) -> tuple[dict[str, list[tuple[float, admin.AuditEntry]]], frozenset[str]]:
+        return {"a": self.entries} if self.logs_are_known else {}, frozenset("abcxy")
 
-    async def order(self, agent: str, request: admin.SetEjectionRequest) -> str:
+    async def order(
+        self,
+        agent: str,
+        request: admin.SetEjectionRequest,
+        is_due: Callable[[admin.Ejection | None], bool],
+    ) -> str:
         assert agent == "a"
+        if not is_due(self.order_of):
+            return "meanwhile"
         self.orders.append(request)
         return self.refusal
 
@@ -92,13 +102,15 @@ class _Scene:
             await self.leader.look()
         return [each.word for each in self.board.verdicts if each.server.name == "a"]
 
-    def entry(self, action: str, author: str, seconds_ago: float, server: str = "") -> None:
+    def entry(
+        self, action: str, author: str, seconds_ago: float, server: str = "", *, ahead: float = 0.0
+    ) -> None:
         document = json.dumps({"server": server})
         entry = admin.AuditEntry(
             action=action, author=author, old_manifest_json=document, new_manifest_json=document
         )
-        entry.time.FromNanoseconds(int((self.now - seconds_ago) * 1e9))
-        self.fleet.entries.append(("a", entry))
+        entry.time.FromNanoseconds(int((self.now + ahead - seconds_ago) * 1e9))
+        self.fleet.entries.append((ahead, entry))
 
 
 async def test_an_order() -> None:
@@ -109,7 +121,7 @@ async def test_an_order() -> None:
     (order,) = scene.fleet.orders
     assert [(key.server, key.engine) for key in order.selector.engines] == [("a", "0")]
     assert (order.author, order.ttl.seconds) == ("relay (policy sick)", 60)
-    assert order.reason == "2 of 2 readers (x, y) get nothing good from a:1, 10 failed loads: it refuses"
+    assert order.reason == "2 of 2 readers (x, y) blame a:1, 10 failed loads: it refuses"
     assert scene.board.orders == {"observed": 0, "enforced": 1}
     answer = admin.ListEjectionsResponse()
     scene.board.add_to(answer, {("a", "0")})
@@ -123,7 +135,13 @@ async def test_the_audit_log_is_its_memory() -> None:
     scene.entry("eject", "relay (policy other)", 4000)
     scene.entry("eject", "relay: maria", 1800)
     scene.entry("drill-start", "relay (policy other)", 10)
-    scene.fleet.entries.append(("a", admin.AuditEntry(action="eject", new_manifest_json="[")))
+    broken = ("[", "[]", "{}", "[" * 100_000)
+    scene.fleet.entries += [
+        (0.0, admin.AuditEntry(action="eject", new_manifest_json=each)) for each in broken
+    ]
+    late = admin.AuditEntry(action="eject", new_manifest_json='{"server": ""}')
+    late.time.seconds = 1 << 62
+    scene.fleet.entries.append((0.0, late))
     await scene.looks(0, 10)
     assert [order.ttl.seconds for order in scene.fleet.orders] == [120]
 
@@ -131,8 +149,46 @@ async def test_the_audit_log_is_its_memory() -> None:
 async def test_a_person_undoes_it() -> None:
     """An end by somebody else holds for an hour."""
     scene = _Scene(_policy())
-    scene.entry("eject-off", "relay: maria", 60)
+    # By a clock that is two hours behind.
+    scene.entry("eject-off", "relay: maria", 60, ahead=-7200.0)
     assert await scene.looks(0, 10) == ["held_back"]
+    assert scene.fleet.orders == []
+    # What was read of it holds while its agent does not answer; nobody knows it after a change of the leader.
+    scene.fleet.logs_are_known = False
+    assert await scene.looks(5) == ["held_back"]
+    assert "maria put it back" not in scene.board.verdicts[0].why
+    assert "its agent's audit log was not read" in scene.board.verdicts[0].why
+
+
+async def test_over_tls_an_agent_names_the_certificate() -> None:
+    """Its own orders count as such, and end with the policy; a person's over the relay do not."""
+    scene = _Scene(_policy())
+    scene.entry("eject", "tls:penstock-relay (relay (policy sick))", 60)
+    scene.entry("eject", "tls:penstock-relay (relay: maria)", 60)
+    await scene.looks(0, 10)
+    assert [order.ttl.seconds for order in scene.fleet.orders] == [120]
+    scene.policies = []
+    for author, ended in (
+        ("tls:penstock-relay (relay (policy sick))", 2),
+        ("tls:penstock-relay (relay: maria (policy x))", 2),
+    ):
+        scene.fleet.order_of = admin.Ejection(author=author)
+        await scene.looks(5)
+        assert len(scene.fleet.orders) == ended
+
+
+async def test_somebody_is_faster() -> None:
+    """What came between the look and the order is left as it is."""
+    scene = _Scene(_policy())
+    real = scene.fleet.audit
+
+    async def audit() -> Any:
+        scene.fleet.order_of = admin.Ejection(author="relay: maria")
+        return await real()
+
+    scene.fleet.audit = audit  # type: ignore[method-assign]
+    assert await scene.looks(0, 10) == ["held_back"]
+    assert scene.board.verdicts[0].why.endswith("; its agent did not take the order: meanwhile")
     assert scene.fleet.orders == []
 
 
@@ -148,10 +204,11 @@ async def test_an_agent_that_refuses() -> None:
     """It is asked again after a minute."""
     scene = _Scene(_policy())
     scene.fleet.refusal = "it cannot answer"
-    await scene.looks(0, 10, 5, 5)
+    assert await scene.looks(0, 10) == ["held_back"]
+    await scene.looks(5, 5)
     assert (len(scene.fleet.orders), scene.board.orders["refused"]) == (1, 1)
-    assert "its agent refuses the order: it cannot answer" in scene.board.verdicts[0].why
-    await scene.looks(60)
+    assert "its agent did not take the order: it cannot answer" in scene.board.verdicts[0].why
+    await scene.looks(*[10] * 6)
     assert len(scene.fleet.orders) == 2
 
 
@@ -179,12 +236,28 @@ async def test_a_policy_that_goes_takes_its_orders_along() -> None:
 
 
 async def test_without_a_policy_nobody_is_asked() -> None:
-    """Nor without the lease, nor while the policies are not known; what was seen before is forgotten with the lease."""
+    """But once, for orders of a leader before; an agent that is silent then is asked for as long as one can last."""
     scene = _Scene()
+    scene.fleet.silent = frozenset("a")
     await scene.looks(0, 5)
+    assert scene.fleet.asked == 2
+    scene.fleet.silent = frozenset()
+    await scene.looks(5, 5, 5)
+    assert scene.fleet.asked == 3
+    scene.fleet.silent = frozenset("a")
+    scene.lease.held = False
+    await scene.looks(5)
+    scene.lease.held = True
+    await scene.looks(5, 3600, 5)
+    assert scene.fleet.asked == 4
+
+
+async def test_nobody_is_asked_without_the_lease() -> None:
+    """Nor while the policies are not known; what was seen before is forgotten with the lease."""
+    scene = _Scene()
     scene.policies = None
     await scene.looks(5)
-    assert scene.board.undecided == "the policies are not known: their source does not answer"
+    assert scene.board.undecided.startswith("the policies are not known: ")
     assert scene.fleet.asked == 0
     scene.policies = [_policy()]
     assert await scene.looks(0, 5) == ["watched"]
@@ -200,10 +273,10 @@ async def test_the_strictest_of_a_servers_engines(monkeypatch: pytest.MonkeyPatc
     scene = _Scene(_policy())
     real = scene.fleet.seen
 
-    async def seen() -> tuple[list[Server], dict[str, list[Vote]]]:
-        servers, votes = await real()
-        first = servers[0]._replace(keys=(*servers[0].keys, EngineKey("a", "1")))
-        return [first, *servers[1:]], votes
+    async def seen() -> SeenFleet:
+        found = await real()
+        first = found.servers[0]._replace(keys=(*found.servers[0].keys, EngineKey("a", "1")))
+        return found._replace(servers=[first, *found.servers[1:]])
 
     monkeypatch.setattr(scene.fleet, "seen", seen)
     assert await scene.looks(0, 10) == []

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.manifest import EjectionRules
-from penstock.agent.relay.ejections.evidence import Server, Vote
-from penstock.agent.relay.ejections.rails import HISTORY_SECONDS, MOST_SECONDS, Act, EjectionRails
+from penstock.agent.relay.ejections.evidence import SeenFleet, Server, Vote
+from penstock.agent.relay.ejections.rails import (
+    GAP_SECONDS,
+    HISTORY_SECONDS,
+    MOST_SECONDS,
+    Act,
+    EjectionRails,
+    History,
+)
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -45,12 +52,33 @@ class _Play:
         self.rails = EjectionRails()
         self.servers, self.rules = servers, rules
         self.history: list[Act] = []
+        self.unknown: set[str] = set()
+        self.agents: set[str] = set()
+        self.silent: set[str] = set()
+        self.only: str | None = None
+        self.last: float | None = None
 
     def look(self, after: float, **votes: Iterable[Vote]) -> dict[str, EjectionVerdict]:
         cast = {name.removeprefix("s"): list(found) for name, found in votes.items()}
-        rules = {each.name: self.rules for each in self.servers}
-        found = self.rails.look(_BEGAN + after, self.servers, cast, rules, self.history)
+        rules = (
+            {each.name: self.rules for each in self.servers}
+            if self.only is None
+            else dict.fromkeys(self.only, self.rules)
+        )
+        now = _BEGAN + after
+        # A look every five seconds, as long as nothing changes.
+        while self.last is not None and now - self.last > GAP_SECONDS:
+            self.last += 10
+            self.rails.look(self.last, self._fleet(cast), rules)
+        self.last = now
+        self.rails.look(now, self._fleet(cast), rules)
+        found = self.rails.judge(rules, History(self.history, frozenset(self.unknown)))
         return {each.server.name: each for each in found}
+
+    def _fleet(self, cast: dict[str, list[Vote]]) -> SeenFleet:
+        readers = {vote.agent for votes in cast.values() for vote in votes}
+        self.agents |= readers | {each.agent for each in self.servers}
+        return SeenFleet(self.servers, cast, frozenset(self.agents), frozenset(self.silent))
 
     def words(self, after: float, **votes: Iterable[Vote]) -> dict[str, str]:
         return {name: each.word for name, each in self.look(after, **votes).items()}
@@ -69,9 +97,7 @@ def test_two_readers_that_agree_for_long_enough() -> None:
     found = play.look(30, s1=_bad("a", "b", failures=2))["1"]
     assert (found.word, found.seconds) == ("eject", 60)
     # What they counted before holds.
-    assert found.why == (
-        "2 of 2 readers (a, b) get nothing good from 10.0.0.1:1, 10 failed loads: it refuses"
-    )
+    assert found.why == ("2 of 2 readers (a, b) blame 10.0.0.1:1, 10 failed loads: it refuses")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +222,7 @@ def test_an_agent_that_refuses_is_asked_later() -> None:
     play.look(0, s1=_bad("a", "b"))
     play.rails.refused("1", "it cannot answer for its readiness", _BEGAN + 90)
     found = play.look(30, s1=_bad("a", "b"))["1"]
-    assert found.why.endswith("; its agent refuses the order: it cannot answer for its readiness")
+    assert found.why.endswith("; its agent did not take the order: it cannot answer for its readiness")
     assert play.words(91, s1=_bad("a", "b")) == {"1": "eject"}
 
 
@@ -217,11 +243,91 @@ def test_observing_goes_by_what_it_would_have_done() -> None:
 
 def test_servers_of_no_policy_are_left_out() -> None:
     """Neither judged nor told; they count in their pool."""
-    rails = EjectionRails()
-    votes = {"1": _bad("a", "b"), "2": _bad("a", "b")}
-    for after in (0, 30):
-        found = rails.look(_BEGAN + after, _THREE, votes, {"1": _RULES}, [])
-    assert [(each.server.name, each.word) for each in found] == [("1", "eject")]
+    play = _Play(_THREE)
+    play.only = "1"
+    votes = {"s1": _bad("a", "b"), "s2": _bad("a", "b")}
+    play.look(0, **votes)
+    assert play.words(30, **votes) == {"1": "eject"}
+    # That one of them is accused counts, too: it is not the well one that must be left.
+    play.rules = replace(_RULES, max_pods_percent=100)
+    found = play.look(31, **votes, s3=_bad("a"))
+    assert found["1"].why.endswith("; no well pod with prefill servers of m would be left")
+
+
+def test_pods_that_are_away_are_as_good_as_out() -> None:
+    """A pod that does not answer, or whose server restarts, stays in its pool until the fleet has it no more."""
+    play = _Play(_THREE)
+    play.look(0, s1=_bad("a", "b"))
+    play.servers, play.silent = [_server("1"), _server("3")], {"2"}
+    found = play.look(30, s1=_bad("a", "b"))["1"]
+    assert found.why.endswith(
+        "; 2 of 3 pods with prefill servers of m would be out, more than maxPodsPercent (34)"
+    )
+    play.silent = set()
+    assert play.words(31, s1=_bad("a", "b")) == {"1": "held_back"}
+    play.agents = set()
+    play.rules = replace(_RULES, max_pods_percent=50)
+    assert play.words(32, s1=_bad("a", "b")) == {"1": "eject"}
+
+
+def test_readers_that_are_silent_keep_their_vote() -> None:
+    """Those that have read a server, and do not answer now, do not accuse it; one that comes back says what holds."""
+    play = _Play(_THREE)
+    play.look(0, s1=_bad("a", "b") + _well("c"))
+    play.silent = {"c"}
+    found = play.look(30, s1=_bad("a", "b"))["1"]
+    assert found.word == "eject"
+    assert found.why.startswith("2 of 3 readers (a, b)")
+    play.look(31, s1=_bad("a", "b") + _well("d"))
+    play.silent = {"c", "d"}
+    assert play.words(32, s1=_bad("a", "b")) == {}
+    play.silent = set()
+    assert play.words(33, s1=_bad("a", "b")) == {"1": "watched"}
+
+
+def test_an_audit_log_that_is_not_known() -> None:
+    """Of its agent: somebody may have put the server back."""
+    play = _Play(_THREE)
+    play.look(0, s1=_bad("a", "b"))
+    play.unknown = {"1"}
+    found = play.look(30, s1=_bad("a", "b"))["1"]
+    assert found.why.endswith(
+        "; whether somebody put it back is not known: its agent's audit log was not read"
+    )
+    play.unknown = {"2"}
+    assert play.words(31, s1=_bad("a", "b")) == {"1": "eject"}
+
+
+def test_after_a_gap_the_evidence_begins_anew() -> None:
+    """What was between two looks that are far apart is not known."""
+    play = _Play(_THREE)
+    play.look(0, s1=_bad("a", "b"))
+    play.last = None
+    assert play.words(600, s1=_bad("a", "b")) == {"1": "watched"}
+    assert play.words(630, s1=_bad("a", "b")) == {"1": "eject"}
+
+
+def test_a_server_that_was_away_is_judged_a_minute_later() -> None:
+    """What readers count is of before its restart; one that is new has none of before."""
+    play = _Play([_server("2"), _server("3")], replace(_RULES, max_pods_percent=100))
+    play.look(0, s1=[])
+    for servers, word in ((_THREE, "eject"), ([_server("2"), _server("3")], ""), (_THREE, "watched")):
+        play.servers = servers
+        assert play.last is not None
+        begun = play.last - _BEGAN
+        play.look(begun + 5, s1=_bad("a", "b"))
+        assert play.words(begun + 40, s1=_bad("a", "b")).get("1", "") == word
+
+
+def test_failures_of_before_an_order_are_none_after_it() -> None:
+    """Agents count by the minute: a server that is back is judged by what comes a minute later."""
+    play = _Play([_server("1", out=True), _server("2"), _server("3")])
+    play.look(0, s1=_bad("a", "b"))
+    play.servers = _THREE
+    found = play.look(40, s1=_bad("a", "b", failures=9))["1"]
+    assert (found.word, "0 failed loads" in found.why) == ("watched", True)
+    assert play.words(55, s1=_bad("a", "b", failures=0)) == {"1": "watched"}
+    assert play.words(120, s1=_bad("a", "b", failures=3)) == {"1": "eject"}
 
 
 @given(
@@ -247,8 +353,12 @@ def test_rails_hold_whatever_is_said(
     }
     rules = dict.fromkeys(votes, replace(_RULES, max_pods_percent=percent, per_hour=per_hour))
     rails = EjectionRails()
-    rails.look(_BEGAN, servers, votes, rules, [])
-    found = [each for each in rails.look(_BEGAN + 60, servers, votes, rules, []) if each.word == "eject"]
+    agents = frozenset(
+        {each.agent for each in servers} | {vote.agent for cast in votes.values() for vote in cast}
+    )
+    for after in range(0, 40, 10):
+        rails.look(_BEGAN + after, SeenFleet(servers, votes, agents), rules)
+    found = [each for each in rails.judge(rules, History()) if each.word == "eject"]
     gone = {each.server.name for each in found} | {each.name for each in servers if each.order is not None}
     assert len(found) <= per_hour
     if found:

@@ -19,7 +19,14 @@ from penstock.agent.admin.lookups import (
 )
 from penstock.agent.errors import ManifestError, NotFoundError
 from penstock.agent.parsing import select
-from penstock.agent.policy.manifest import Manifest, check_manifest, parse_manifest, prefix_errors, read_json
+from penstock.agent.policy.manifest import (
+    Manifest,
+    check_manifest,
+    is_of_the_fleet,
+    parse_manifest,
+    prefix_errors,
+    read_json,
+)
 from penstock.agent.policy.store import IMPERATIVE, MAX_POLICIES
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -104,7 +111,7 @@ async def get_effective_policy(
 async def list_audit(agent: AgentContext, request: admin.ListAuditRequest) -> admin.ListAuditResponse:
     """Return the newest entries of the audit log, newest first."""
     limit = min(request.limit or _DEFAULT_AUDIT, MAX_AUDIT)
-    entries = await agent.store.changes(request.name, limit)
+    entries = await agent.store.changes(request.name, limit, request.actions)
     return admin.ListAuditResponse(entries=map(messages.audit_message, entries))
 
 
@@ -144,6 +151,8 @@ def _policy(
     name = stored.manifest.name
     matched = select(known, stored.manifest.spec.selector.selection)
     selected = [target for target in matched if stored.manifest.selects(target)]
+    # Engines are sent nothing of it: there is nothing that they could have in force.
+    of_the_fleet = all(map(is_of_the_fleet, stored.manifest.leaves))
     # An expired policy, or one outranked in every field, is in force nowhere.
     given = {target.key for target in selected if name in giving.get(target.key, ())}
     return admin.Policy(
@@ -154,7 +163,7 @@ def _policy(
         author=stored.author,
         changed=messages.timestamp_message(stored.changed_unix_nano),
         engines_selected=len(selected),
-        engines_in_force=len(given & stands.in_force),
+        engines_in_force=len(selected) if of_the_fleet else len(given & stands.in_force),
         engines_paused=len(given & stands.paused),
         engines_matched=len(matched),
     )

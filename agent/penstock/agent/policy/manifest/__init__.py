@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.policy.manifest.ejection_rules import EjectionRules, ejection_rules
+from penstock.agent.policy.manifest.ejection_rules import EjectionRules, ejection_rules, strictest
 from penstock.agent.policy.manifest.engine_share import engine_identity
 from penstock.agent.policy.manifest.manifest import (
     API_VERSION,
@@ -48,5 +48,6 @@ __all__ = [
     "policies_selecting",
     "prefix_errors",
     "read_json",
+    "strictest",
     "unflatten",
 ]

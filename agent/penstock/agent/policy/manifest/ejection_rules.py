@@ -5,14 +5,14 @@ An engine is sent nothing of it: the relay that leads goes by it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.parsing import parse_duration
 from penstock.agent.policy.manifest.merge import is_of_the_fleet, policies_selecting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from penstock.agent.parsing import Target
@@ -58,20 +58,46 @@ _FIELDS = {
 def ejection_rules(policies: Iterable[Manifest], target: Target, now: datetime) -> EjectionRules | None:
     """Return what *policies* say about *target*; None for nothing.
 
-    Each field comes from the policy of the highest rank, as in a merge for engines. A policy in mode observe enforces
-    nothing, and what it ranks before is not enforced either.
+    Each field comes from the policy of the highest rank, as in a merge for engines. What is enforced is what policies in mode
+    enforce say, alone: one in mode observe loosens nothing. Where these enforce nothing, all are merged, and only observed.
     """
+    selecting = [each for each in policies_selecting(policies, target) if not each.expired(now)]
+    ranked = sorted(selecting, key=lambda one: (-one.spec.priority, one.name))
+    enforced = _merged([each for each in ranked if each.spec.mode == "enforce"])
+    if enforced is not None and enforced.enforces:
+        return enforced
+    found = _merged(ranked)
+    return None if found is None else replace(found, enforces=False)
+
+
+def strictest(rules: Sequence[EjectionRules | None]) -> EjectionRules | None:
+    """Return the rules of a server by those of its engines: it goes out as a whole, so all of them must have it so."""
+    given = [each for each in rules if each is not None]
+    if not given or len(given) < len(rules):
+        return None
+    return EjectionRules(
+        policy=given[0].policy,
+        enforces=all(each.enforces for each in given),
+        min_readers=max(each.min_readers for each in given),
+        min_failures=max(each.min_failures for each in given),
+        after=max(each.after for each in given),
+        duration=min(each.duration for each in given),
+        max_pods_percent=min(each.max_pods_percent for each in given),
+        per_hour=min(each.per_hour for each in given),
+    )
+
+
+def _merged(ranked: Iterable[Manifest]) -> EjectionRules | None:
     found: dict[str, Any] = {}
     policy = ""
-    selecting = [each for each in policies_selecting(policies, target) if not each.expired(now)]
-    for each in sorted(selecting, key=lambda one: (-one.spec.priority, one.name)):
+    for each in ranked:
         for path, value in each.leaves.items():
             if not is_of_the_fleet(path):
                 continue
             policy = policy or each.name
             name = path.partition(".")[2]
             if name == "action":
-                found.setdefault("enforces", value == "enforce" and each.spec.mode == "enforce")
+                found.setdefault("enforces", value == "enforce")
             else:
                 found.setdefault(
                     _FIELDS[name], parse_duration(value).total_seconds() if isinstance(value, str) else value

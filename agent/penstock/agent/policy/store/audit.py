@@ -11,6 +11,7 @@ import structlog
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Iterable
 
 MAX_TEXT = 1024
 # Only these actions make a generation of a policy; pauses and orders have names, too.
@@ -92,12 +93,16 @@ def append(connection: sqlite3.Connection, change: Change, time_unix_nano: int) 
     )
 
 
-def entries(connection: sqlite3.Connection, name: str, limit: int) -> list[AuditEntry]:
-    """Return the newest *limit* entries, newest first; of all names if *name* is empty."""
+def entries(
+    connection: sqlite3.Connection, name: str, limit: int, actions: Iterable[str] = ()
+) -> list[AuditEntry]:
+    """Return the newest *limit* entries, newest first; of all names if *name* is empty, of all actions without *actions*."""
+    wanted = "".join(f"\n{each}\n" for each in actions)
     rows = connection.execute(
         "SELECT id, time_unix_nano, author, action, name, reason, old_generation, new_generation,"
-        " old_manifest, new_manifest FROM audit WHERE ? IN ('', name) ORDER BY id DESC LIMIT ?",
-        (name, limit),
+        " old_manifest, new_manifest FROM audit WHERE ? IN ('', name)"
+        " AND (? = '' OR instr(?, char(10) || action || char(10))) ORDER BY id DESC LIMIT ?",
+        (name, wanted, wanted, limit),
     )
     return [AuditEntry(row[0], row[1], Change(*row[2:])) for row in rows]
 

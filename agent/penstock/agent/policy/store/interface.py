@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from penstock.agent.model import PolicySource
@@ -162,8 +162,8 @@ class Store(Protocol):
     async def release_files(self, kept: Callable[[str], bool] = lambda _: False) -> AppliedAll:
         """Make the policies of files and other sources imperative, but those whose owner is *kept*."""
 
-    async def changes(self, name: str, limit: int) -> list[AuditEntry]:
-        """Return the newest entries of the log, newest first; of all names if *name* is empty."""
+    async def changes(self, name: str, limit: int, actions: Iterable[str] = ()) -> list[AuditEntry]:
+        """Return the newest entries of the log, newest first; of all names if *name* is empty, of all without *actions*."""
 
     def clock_steps(self) -> int:
         """Return how often the time of day was set so far: each time the ends of policies may have moved. Any thread."""

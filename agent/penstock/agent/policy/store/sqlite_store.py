@@ -41,7 +41,7 @@ from typing_extensions import override
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.agent.model import PolicySource
     from penstock.agent.parsing import Target
@@ -172,10 +172,10 @@ class PolicyStore(Store):
             return await self._change(edits, dry_run=False)
 
     @override
-    async def changes(self, name: str, limit: int) -> list[audit.AuditEntry]:
+    async def changes(self, name: str, limit: int, actions: Iterable[str] = ()) -> list[audit.AuditEntry]:
         def read() -> list[audit.AuditEntry]:
             with self._database.reading() as connection:
-                return audit.entries(connection, name, limit)
+                return audit.entries(connection, name, limit, actions)
 
         return await asyncio.to_thread(read)
 

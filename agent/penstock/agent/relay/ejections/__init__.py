@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from penstock.agent.relay.ejections.board import EjectionBoard
-from penstock.agent.relay.ejections.evidence import Server, Vote, servers_of, votes_of
-from penstock.agent.relay.ejections.leader import EjectionLeader
+from penstock.agent.relay.ejections.evidence import SeenFleet, Server, Vote, servers_of, votes_of
+from penstock.agent.relay.ejections.leader import ACTIONS, EjectionLeader
 
-__all__ = ["EjectionBoard", "EjectionLeader", "Server", "Vote", "servers_of", "votes_of"]
+__all__ = [
+    "ACTIONS",
+    "EjectionBoard",
+    "EjectionLeader",
+    "SeenFleet",
+    "Server",
+    "Vote",
+    "servers_of",
+    "votes_of",
+]

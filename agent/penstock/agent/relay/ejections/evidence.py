@@ -73,6 +73,22 @@ class Vote(NamedTuple):
     why: str
 
 
+class SeenFleet(NamedTuple):
+    """What the agents said in one look.
+
+    Attributes:
+        votes: on each server, by its name.
+        agents: all of the fleet, by name.
+        silent: those whose engines or peers are not known in this look: neither pods nor votes of theirs.
+
+    """
+
+    servers: Sequence[Server]
+    votes: Mapping[str, Sequence[Vote]]
+    agents: frozenset[str]
+    silent: frozenset[str] = frozenset()
+
+
 def servers_of(engines: Iterable[admin.Engine]) -> list[Server]:
     """Return the servers with their connected *engines*, which are named with their agents."""
     by_name: dict[str, list[admin.Engine]] = {}

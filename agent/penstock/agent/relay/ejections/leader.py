@@ -8,29 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import re
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
-from penstock.agent.policy.manifest import ejection_rules
+from penstock.agent.policy.manifest import ejection_rules, strictest
 from penstock.agent.relay.ejections.board import NOBODY
-from penstock.agent.relay.ejections.rails import HISTORY_SECONDS, Act, EjectionRails
+from penstock.agent.relay.ejections.rails import HISTORY_SECONDS, MOST_SECONDS, Act, EjectionRails, History
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest import EjectionRules, Manifest
     from penstock.agent.relay.ejections.board import EjectionBoard
-    from penstock.agent.relay.ejections.evidence import Server, Vote
+    from penstock.agent.relay.ejections.evidence import SeenFleet, Server
     from penstock.agent.relay.ejections.rails import EjectionVerdict
 
 LOOK_SECONDS: Final = 5.0
-# What an author at an agent never begins with: a person's, over a relay, begins with "relay: ".
+ACTIONS: Final = ("eject", "eject-off")
+"""Of the audit log."""
+# A person's, over a relay, begins with "relay: ". An agent puts what a certificate says before it.
 _AUTHOR: Final = "relay (policy "
+_AUTHORS: Final = re.compile(r"(tls:[^(]* \()?relay \(policy ")
+# Of a clock that is not as far ahead as its agent says.
+_AHEAD_SECONDS: Final = 60.0
 _REFUSED_SECONDS: Final = 60.0
 _MAX_WHY: Final = 300
 
@@ -47,14 +54,26 @@ class HeldLease(Protocol):
 class FleetCalls(Protocol):
     """What the agents are asked. Nothing raises: an agent that does not answer is not known."""
 
-    async def seen(self) -> tuple[list[Server], dict[str, list[Vote]]]:
-        """Return the servers, and the votes on each by its name."""
+    async def seen(self) -> SeenFleet:
+        """Return the servers, and the votes on each."""
 
-    async def audit(self) -> Sequence[tuple[str, admin.AuditEntry]]:
-        """Return the newest entries of the audit logs, each with its agent's name."""
+    async def audit(
+        self,
+    ) -> tuple[Mapping[str, Sequence[tuple[float, admin.AuditEntry]]], frozenset[str]]:
+        """Return the newest entries with :data:`ACTIONS` by agent, and all agents; with each how far its clock is ahead, seconds."""
 
-    async def order(self, agent: str, request: admin.SetEjectionRequest) -> str:
-        """Give an order, which names engines as the fleet does; return why it is not taken, empty if it is."""
+    async def order(
+        self,
+        agent: str,
+        request: admin.SetEjectionRequest,
+        is_due: Callable[[admin.Ejection | None], bool],
+    ) -> str:
+        """Give an order, which names engines as the fleet does; return why it is not taken, empty if it is.
+
+        Args:
+            is_due: is asked just before about the order that is there then.
+
+        """
 
 
 class EjectionLeader:
@@ -90,8 +109,10 @@ class EjectionLeader:
         self._board = board
         self._clock = clock
         self._rails = EjectionRails()
-        # It was the holder, and a policy set ejection, at the last look.
-        self._led = False
+        # Without a policy: until when orders are looked for that are to end.
+        self._busy_until = math.inf
+        # Of each agent, from its last answer.
+        self._acts: dict[str, list[Act]] = {}
         self.error = ""
 
     async def run(self) -> None:
@@ -109,54 +130,65 @@ class EjectionLeader:
     async def look(self) -> None:
         """Judge each server, and order what is to be."""
         if not self._lease.held:
-            self._rails, self._led = EjectionRails(), False
+            self._rails, self._busy_until, self._acts = EjectionRails(), math.inf, {}
             self._board.clear("another relay leads; ask it, or this one once it does")
             return
         known = self._policies()
         if known is None:
-            self._board.clear("the policies are not known: their source does not answer")
+            self._board.clear(
+                "the policies are not known: this relay has just begun to lead, or cannot read them"
+            )
             return
-        policies, targets = known
-        policies = [each for each in policies if each.spec.ejection is not None]
-        if not policies and not self._led:
+        now = self._clock()
+        all_policies, targets = known
+        policies = [each for each in all_policies if each.spec.ejection is not None]
+        # Orders of a policy that has gone, or of a leader before, are ended: for as long as one can last.
+        self._busy_until = math.inf if policies else min(self._busy_until, now + MOST_SECONDS)
+        if now >= self._busy_until:
             self._board.clear(NOBODY)
             return
-        self._led = bool(policies)
-        now = self._clock()
-        moment = datetime.fromtimestamp(now, UTC)
-        servers, votes = await self._calls.seen()
-        by_key = {target.key: target for target in targets}
-        rules = {
-            server.name: found
-            for server in servers
-            if (found := _strictest(_rules(policies, by_key.get(key), moment) for key in server.keys))
-        }
-        history = await self._history(now) if any(rule.enforces for rule in rules.values()) and votes else []
+        fleet = await self._calls.seen()
+        rules = _rules_of(policies, targets, fleet.servers, now)
+        may_follow = self._rails.look(now, fleet, rules)
+        history = await self._history(now) if may_follow else History()
         imagined = self._rails.imagined
-        verdicts = self._rails.look(now, servers, votes, rules, history)
+        verdicts = self._rails.judge(rules, history)
         self._board.orders["observed"] += self._rails.imagined - imagined
         self._board.verdicts, self._board.undecided = verdicts, "" if policies else NOBODY
-        for verdict in verdicts:
+        for index, verdict in enumerate(verdicts):
             # Asking took its time.
             if verdict.word == "eject" and self._lease.held:
-                await self._order(verdict, now)
-        for server in servers:
-            if _is_mine(server) and not (server.name in rules and rules[server.name].enforces):
+                refused = await self._order(verdict, now)
+                if refused:
+                    why = f"{verdict.why}; its agent did not take the order: {refused}"
+                    verdicts[index] = verdict._replace(word="held_back", why=why)
+        by_key = {target.key for target in targets}
+        left = 0
+        for server in fleet.servers:
+            enforced = server.name in rules and rules[server.name].enforces
+            if is_ours(server.order) and not enforced and by_key.issuperset(server.keys):
+                left += 1
                 await self._end(server)
+        if not policies and not left and not fleet.silent:
+            self._busy_until = now
 
-    async def _history(self, now: float) -> list[Act]:
-        """Return the orders of the last hour, and their ends, from the audit logs."""
-        return [
-            act
-            for agent, entry in await self._calls.audit()
-            if (act := _act(agent, entry)) is not None and act.at > now - HISTORY_SECONDS
-        ]
+    async def _history(self, now: float) -> History:
+        """Return the orders of the last hour, and their ends, from the audit logs; of an agent that is silent what it said before."""
+        said, agents = await self._calls.audit()
+        for agent, entries in said.items():
+            acts = [act for ahead, entry in entries if (act := _act(agent, entry, ahead)) is not None]
+            self._acts[agent] = [act for act in acts if now - HISTORY_SECONDS < act.at < now + _AHEAD_SECONDS]
+        self._acts = {agent: acts for agent, acts in self._acts.items() if agent in agents}
+        return History(
+            [act for acts in self._acts.values() for act in acts if act.at > now - HISTORY_SECONDS],
+            agents - said.keys(),
+        )
 
-    async def _order(self, verdict: EjectionVerdict, now: float) -> None:
+    async def _order(self, verdict: EjectionVerdict, now: float) -> str:
         server, policy = verdict.server, verdict.rules.policy
         request = _request(server, policy, verdict.why)
         request.ttl.FromSeconds(round(verdict.seconds))
-        refused = await self._calls.order(server.agent, request)
+        refused = await self._calls.order(server.agent, request, lambda order: order is None)
         if refused:
             self._rails.refused(server.name, refused, now + _REFUSED_SECONDS)
         self._board.orders["refused" if refused else "enforced"] += 1
@@ -165,30 +197,32 @@ class EjectionLeader:
             "a server was not taken out of rotation" if refused else "a server is taken out of rotation",
             server=server.name, policy=policy, seconds=round(verdict.seconds), why=verdict.why, refused=refused,
         )  # fmt: skip
+        return refused
 
     async def _end(self, server: Server) -> None:
         """End an order of a policy that is gone, or enforces nothing any more."""
-        refused = await self._calls.order(
-            server.agent, _request(server, "", "no policy enforces it any more")
-        )
+        request = _request(server, "", "no policy enforces it any more")
+        refused = await self._calls.order(server.agent, request, is_ours)
         _log.info("a server is put back", server=server.name, refused=refused)
 
 
-def _rules(policies: Iterable[Manifest], target: Target | None, moment: datetime) -> EjectionRules | None:
-    return None if target is None else ejection_rules(policies, target, moment)
+def _rules_of(
+    policies: Sequence[Manifest], targets: Iterable[Target], servers: Iterable[Server], now: float
+) -> dict[str, EjectionRules]:
+    """Return the rules of each server that policies are about, by its name."""
+    moment = datetime.fromtimestamp(now, UTC)
+    by_key = {target.key: ejection_rules(policies, target, moment) for target in targets} if policies else {}
+    found = {server.name: strictest([by_key.get(key) for key in server.keys]) for server in servers}
+    return {name: rules for name, rules in found.items() if rules is not None}
 
 
-def _strictest(found: Iterable[EjectionRules | None]) -> EjectionRules | None:
-    """Return the rules of a server by those of its engines: it goes out as a whole, so all of them must have it so."""
-    rules = list(found)
-    if not rules or any(each is None for each in rules):
-        return None
-    given = [each for each in rules if each is not None]
-    return next((each for each in given if not each.enforces), given[0])
+def is_ours(order: admin.Ejection | None) -> bool:
+    """Whether a relay that led gave this order: by a policy."""
+    return order is not None and _is_author(order.author)
 
 
-def _is_mine(server: Server) -> bool:
-    return server.order is not None and server.order.author.startswith(_AUTHOR)
+def _is_author(author: str) -> bool:
+    return _AUTHORS.match(author) is not None
 
 
 def _request(server: Server, policy: str, reason: str) -> admin.SetEjectionRequest:
@@ -201,15 +235,15 @@ def _request(server: Server, policy: str, reason: str) -> admin.SetEjectionReque
     )
 
 
-def _act(agent: str, entry: admin.AuditEntry) -> Act | None:
-    """Return what an entry of an agent's audit log is of the rails; None for nothing."""
-    if entry.action not in ("eject", "eject-off"):
+def _act(agent: str, entry: admin.AuditEntry, ahead: float) -> Act | None:
+    """Return what an entry of an agent's audit log is of the rails, None for nothing; *ahead*: of its clock, seconds."""
+    if entry.action not in ACTIONS:
         return None
     is_end = entry.action == "eject-off"
     try:
         own = json.loads(entry.old_manifest_json if is_end else entry.new_manifest_json)["server"]
-    except (ValueError, KeyError, TypeError):
+        at = entry.time.ToNanoseconds() / 1e9 - ahead
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
     name = f"{agent}/{own}" if own else agent
-    author = "" if entry.author.startswith(_AUTHOR) else entry.author or "somebody"
-    return Act(name, entry.time.ToNanoseconds() / 1e9, is_end, author)
+    return Act(name, at, is_end, "" if _is_author(entry.author) else entry.author or "somebody")
