@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.ctl.routers import calls
-from penstock.agent.ctl.routers.calls import MAX_ANSWER_BYTES, ROUTERS, NotTakenBackError, RouterCalls
+from penstock.agent.ctl.routers.calls import ROUTERS, NotTakenBackError, RouterCalls
 from penstock.agent.ctl.routers.endpoints import EndpointState
+from penstock.agent.ctl.routers.exchange import MAX_ANSWER_BYTES
 
 from tests.support.agent.stand_in_router import StandInRouter, stand_in_router
 
@@ -163,29 +165,39 @@ def test_nobody_answers() -> None:
     assert "Connection refused" in told
 
 
-@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"nonsense\r\n\r\n"])
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1."],
+)
 def test_one_that_never_ends(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
-    """The wait has an end, however little comes."""
+    """The wait has an end, however little comes, be it of the head; and so has the connection."""
     monkeypatch.setattr(calls, "CALL_SECONDS", 0.3)
-    ended = threading.Event()
+    cut = False
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def drip() -> None:
+            nonlocal cut
             taken, _ = server.accept()
             with taken:
+                taken.settimeout(0.05)
+                taken.recv(1 << 16)
                 taken.sendall(said)
-                while not ended.wait(0.05):
+                ends = time.monotonic() + 20
+                while time.monotonic() < ends and not cut:
                     try:
                         taken.sendall(b"x" if said else b"")
+                        cut = not taken.recv(1)
+                    except TimeoutError:
+                        pass
                     except OSError:
-                        return
+                        cut = True
 
         thread = threading.Thread(target=drip)
         thread.start()
-        try:
-            url = f"http://127.0.0.1:{server.getsockname()[1]}"
-            (told,) = RouterCalls(url, "vllm-router").apply(OUT, 0.0)
-        finally:
-            ended.set()
-            thread.join()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        begun = time.monotonic()
+        (told,) = RouterCalls(url, "vllm-router").apply(OUT, 0.0)
+        assert time.monotonic() - begun < 10
+        thread.join()
     assert "no answer" in told
+    assert cut

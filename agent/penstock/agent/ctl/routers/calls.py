@@ -5,13 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from penstock.agent.ctl.errors import FailedError
+from penstock.agent.ctl.routers.exchange import Exchange
 from penstock.agent.views import text
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from penstock.agent.ctl.routers.endpoints import EndpointState
 
 ROUTERS: Final = ("vllm-router", "sglang-router")
-MAX_ANSWER_BYTES: Final = 1 << 20
 CALL_SECONDS: Final = 5.0
 """From a call to the end of its answer."""
 # What all calls of a look, and of the end, take together.
@@ -49,15 +47,6 @@ class _Answer(NamedTuple):
 
     def sentence(self) -> str:
         return f"{self.status}: {text.one_line(self.body[:1000].decode(errors='replace'), 200)}"
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Follow nothing: the operator has named the router."""
-
-
-# HTTP_PROXY is not meant for a router beside.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
 
 
 class RouterCalls:
@@ -223,18 +212,9 @@ class RouterCalls:
         """
         data = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self._router}{path}", data, headers, method=method)  # noqa: S310  (parse_url: http or https)
-        now = time.monotonic()
-        ends = min(ends, now + CALL_SECONDS)
+        ends = min(ends, time.monotonic() + CALL_SECONDS)
         try:
-            try:
-                with _OPENER.open(request, timeout=max(0.1, ends - now)) as response:
-                    return _Answer(response.status, _read(response, ends))
-            except urllib.error.HTTPError as error:
-                with error:
-                    return _Answer(error.code, _read(error, ends))
-        except urllib.error.URLError as error:
-            raise _CallError(f"no answer ({text.one_line(str(error.reason))})") from None
+            return _Answer(*Exchange(method, f"{self._router}{path}", data, headers).answer(ends))
         except TimeoutError:
             raise _CallError(f"no answer in {CALL_SECONDS:.0f} s") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -250,24 +230,6 @@ def _check(answer: _Answer) -> None:
     """
     if answer.status not in _OK:
         raise _CallError(answer.sentence())
-
-
-def _read(response: Any, ends: float) -> bytes:
-    """Return the body.
-
-    Raises:
-        TimeoutError: it is not there in time.
-        ValueError: it is too large.
-
-    """
-    found = bytearray()
-    while chunk := response.read1(1 << 16):
-        found += chunk
-        if len(found) > MAX_ANSWER_BYTES:
-            raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
-        if time.monotonic() >= ends:
-            raise TimeoutError
-    return bytes(found)
 
 
 def _is_of(worker: str, url: str) -> bool:
