@@ -58,17 +58,16 @@ class Exchange(NamedTuple):
 
     def _ask(self, seconds: float, said: Future[tuple[int, bytes]], opened: list[socket.socket]) -> None:
         with closing(self._connection(seconds)) as connection:
-            failure: Exception | None = None
             try:
                 connection.connect()
                 opened.append(connection.sock)
             except Exception as error:  # noqa: BLE001  (the caller's)
-                failure = error
+                if said.set_running_or_notify_cancel():
+                    said.set_exception(error)
+                return
             if not said.set_running_or_notify_cancel():
                 return
             try:
-                if failure is not None:
-                    raise failure
                 said.set_result(self._told(connection))
             except Exception as error:  # noqa: BLE001  (the caller's)
                 said.set_exception(error)
