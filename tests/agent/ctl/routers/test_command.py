@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -191,3 +192,57 @@ def test_signals_end_it(failing: AdminHarness, router: StandInRouter, number: in
         shown, _ = process.communicate(timeout=60)
     assert (process.returncode, set(router.workers)) == (0, {A, B})
     assert shown == f"out: {A}: unreachable: {WHY}\n"
+
+
+def test_a_second_signal_does_not_end_the_undo(failing: AdminHarness, router: StandInRouter) -> None:
+    """It has an end of its own; the impatient wait for it."""
+    adds, go_on = threading.Event(), threading.Event()
+
+    def slow(call: str) -> None:
+        if "add_worker" in call:
+            adds.set()
+            go_on.wait(4)
+
+    router.refuse = slow
+    words = ("routers", *GIVEN, "--call", router.url, "--after", "1ms")
+    environment = {**os.environ, "AGENTCTL_ADDRESS": failing.address}
+    with subprocess.Popen([*_COMMAND, *words], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: list(router.workers) == [B], "it is not taken out")
+        process.send_signal(signal.SIGTERM)
+        assert adds.wait(30)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            process.send_signal(number)
+        go_on.set()
+        process.communicate(timeout=60)
+    assert (process.returncode, set(router.workers)) == (0, {A, B})
+
+
+class _Broken:
+    """A receiver with a bug."""
+
+    name = "broken"
+
+    def apply(self, out: object, now: float) -> list[str]:
+        del out, now
+        return []
+
+    def restore(self) -> list[str]:
+        raise RuntimeError("a bug")
+
+
+def test_a_receiver_that_breaks_does_not_keep_the_others_from_the_undo(
+    failing: AdminHarness, router: StandInRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named; and signals do again what they did."""
+    client = Client(failing.address, ClientTls())
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    receivers: list[Receiver] = [_Broken(), RouterCalls(router.url, "vllm-router")]
+    seen: list[list[str]] = []
+    with pytest.raises(FailedError, match="not all endpoints are in again"):
+        follow(
+            client, ENDPOINTS, AT_ONCE, receivers, _Course(lambda: seen.append(list(router.workers))).sleep
+        )
+    client.close()
+    assert (seen, set(router.workers)) == ([[B]], {A, B})
+    assert "broken may not have all endpoints in again: RuntimeError: a bug\n" in capsys.readouterr().err
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before

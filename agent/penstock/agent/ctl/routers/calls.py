@@ -60,7 +60,7 @@ class RouterCalls:
     """
 
     def __init__(self, router: str, kind: str, *, dry_run: bool = False) -> None:
-        self._router = router
+        self.name = self._router = router
         self._kind = kind
         self._dry_run = dry_run
         self._out: set[str] = set()
@@ -106,15 +106,21 @@ class RouterCalls:
                 self._problems[url] = problem
         return told
 
-    def restore(self, now: float) -> list[str]:
+    def restore(self) -> list[str]:
         """Put all back that may be out, within ten seconds; return sentences about those that are not."""
         if self._dry_run:
             return []
-        self._retries.clear()
-        try:
-            told = self.apply({}, now)
-        except NotTakenBackError as error:
-            told = [error.message]
+        ends = time.monotonic() + _LOOK_SECONDS
+        told = []
+        for url in sorted(self._touched):
+            if time.monotonic() >= ends:
+                break
+            try:
+                self._add(url, ends)
+            except NotTakenBackError as error:
+                told.append(error.message)
+            except Exception as error:  # noqa: BLE001  (whatever it is, the others come back)
+                told.append(f"{self._router} does not take {url} back: {error}")
         return [
             *told,
             *(f"{url} is still out of {self._router}: add it there" for url in sorted(self._touched)),
@@ -140,14 +146,14 @@ class RouterCalls:
 
     def _remove(self, url: str, ends: float) -> None:
         listed = self._listed(ends)
-        workers = None if listed is None else [each for each in listed if _is_of(each["url"], url)]
-        for worker in workers or ():
+        workers = [each for each in listed if _is_of(each["url"], url)]
+        for worker in workers:
             kind = worker.get("worker_type") or "regular"
             if kind != "regular":
                 raise NotTakenBackError(
                     _DISAGGREGATED.format(url=url, kind=text.one_line(str(kind), 20), router=self._router)
                 )
-        if workers is not None and not workers:
+        if not workers:
             if url not in self._touched:
                 raise _CallError("it has no such worker, so it is not added either")
         elif self._kind == "vllm-router":
@@ -155,7 +161,7 @@ class RouterCalls:
             _check(self._ask("POST", f"/remove_worker?url={quote(url, safe='')}", ends))
         else:
             self._touched.add(url)
-            for worker in workers or ():
+            for worker in workers:
                 _check(self._ask("DELETE", f"/workers/{quote(str(worker.get('id')), safe='')}", ends))
         self._out.add(url)
         self._is_done(url)
@@ -184,19 +190,21 @@ class RouterCalls:
         elif now >= self._next_check:
             self._next_check = now + _CHECK_SECONDS
             with suppress(_CallError):
-                urls = [each["url"] for each in self._listed(ends) or ()]
+                urls = [each["url"] for each in self._listed(ends)]
                 self._out = {url for url in self._out if not any(_is_of(each, url) for each in urls)}
 
-    def _listed(self, ends: float) -> list[dict[str, Any]] | None:
-        """Return the workers of the router, each with a URL; None from an older vllm-router, which does not say.
+    def _listed(self, ends: float) -> list[dict[str, Any]]:
+        """Return the workers of the router, each with a URL.
 
         Raises:
             _CallError: it does not say.
 
         """
         answer = self._ask("GET", "/workers", ends)
-        if answer.status == _NOT_FOUND and self._kind == "vllm-router":
-            return None
+        if answer.status == _NOT_FOUND:
+            raise _CallError(
+                "it has no GET /workers, so nobody knows whether it takes a removed server back; upgrade it"
+            )
         _check(answer)
         try:
             return [{**each, "url": str(each["url"])} for each in json.loads(answer.body)["workers"]]

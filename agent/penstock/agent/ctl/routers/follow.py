@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.moments import current_time
@@ -15,7 +18,7 @@ from penstock.agent.views.router_feed import FeedAnswers, relay_feed
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from penstock.agent.ctl.connection.client import Client
     from penstock.agent.ctl.routers.endpoints import Endpoints, EndpointState
@@ -28,13 +31,23 @@ _MOST_ROWS: Final = 20_000
 _LEAST_SLEEP, _LONGEST_SLEEP, _SHARE_OF_TIME = 2.0, 10.0, 4
 
 
+_ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class Receiver(Protocol):
-    """What takes endpoints out: a router, or a file that one reads."""
+    """What takes endpoints out: a router, or a file that one reads.
+
+    Attributes:
+        name: for people.
+
+    """
+
+    name: str
 
     def apply(self, out: Mapping[str, EndpointState], now: float) -> list[str]:
         """Let all be in but those of *out*; return sentences for people."""
 
-    def restore(self, now: float) -> list[str]:
+    def restore(self) -> list[str]:
         """Let all be in; return a sentence about each that is not."""
 
 
@@ -72,24 +85,62 @@ def follow(
     rotation, reader = Rotation(endpoints.pools, rules), _Reader(client, endpoints)
     reader.name_strangers(feed or ())
     left: list[str] = []
-    try:
-        while True:
-            begun = time.monotonic()
-            step = rotation.look(begun, None if feed is None else endpoints.states(feed, rules.avoid))
-            _say(step.told)
-            for each in receivers:
-                _say(each.apply(step.out, begun))
-            spent = time.monotonic() - begun
-            sleep(min(_LONGEST_SLEEP, max(_LEAST_SLEEP, _SHARE_OF_TIME * (spent + reader.seconds))))
-            feed = reader.read()
-    except KeyboardInterrupt:
-        # An interrupt is how it ends.
-        pass
-    finally:
-        left = [line for each in receivers for line in each.restore(time.monotonic())]
-        _say(left, err=True)
+    with _one_interrupt() as ignore_signals:
+        try:
+            while True:
+                begun = time.monotonic()
+                step = rotation.look(begun, None if feed is None else endpoints.states(feed, rules.avoid))
+                _say(step.told)
+                for each in receivers:
+                    _say(each.apply(step.out, begun))
+                spent = time.monotonic() - begun
+                sleep(min(_LONGEST_SLEEP, max(_LEAST_SLEEP, _SHARE_OF_TIME * (spent + reader.seconds))))
+                feed = reader.read()
+        except KeyboardInterrupt:
+            # An interrupt is how it ends.
+            pass
+        finally:
+            # The undo has an end of its own.
+            ignore_signals()
+            left = _restore(receivers)
+            _say(left, err=True)
     if left:
         raise FailedError("not all endpoints are in again; see above")
+
+
+def _restore(receivers: Sequence[Receiver]) -> list[str]:
+    """Let all be in; return a sentence about each that is not."""
+    left: list[str] = []
+    for each in receivers:
+        try:
+            left += each.restore()
+        except Exception as error:  # noqa: BLE001  (whatever it is, the other receivers are restored)
+            left.append(f"{each.name} may not have all endpoints in again: {type(error).__name__}: {error}")
+    return left
+
+
+@contextmanager
+def _one_interrupt() -> Iterator[Callable[[], None]]:
+    """Let the first signal interrupt, and ignore those after it; yield what ignores the first, too."""
+    before: dict[signal.Signals, Any] = {}
+
+    def ignore() -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+
+    def interrupt(*_: object) -> None:
+        ignore()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        before |= {number: signal.getsignal(number) for number in _ENDS}
+    try:
+        for number in before:
+            signal.signal(number, interrupt)
+        yield ignore
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Reader:
