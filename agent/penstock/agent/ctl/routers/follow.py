@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.moments import current_time
@@ -14,12 +14,14 @@ from penstock.agent.ctl.printing import say
 from penstock.agent.ctl.routers.endpoints import MAX_ENDPOINTS, words
 from penstock.agent.ctl.routers.rotation import Rotation
 from penstock.agent.views import text
+from penstock.agent.views.coverage import missing_agents
 from penstock.agent.views.router_feed import FeedAnswers, relay_feed
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from google.protobuf.message import Message
     from penstock.agent.ctl.connection.client import Client
     from penstock.agent.ctl.routers.endpoints import Endpoints, EndpointState
     from penstock.agent.ctl.routers.rotation import RotationRules
@@ -31,6 +33,8 @@ _MOST_ROWS: Final = 20_000
 _LEAST_SLEEP, _LONGEST_SLEEP, _SHARE_OF_TIME = 2.0, 10.0, 4
 
 
+# Agents that may be missing: one, and a tenth of more than ten.
+_FEW, _OF_MANY = 1, 10
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -51,21 +55,53 @@ class Receiver(Protocol):
         """Let all be in; return a sentence about each that is not."""
 
 
-def read_feed(client: Client) -> list[FeedEndpoint]:
-    """Return what the agent or relay says of each source over all its readers, the worst first.
+class FeedLook(NamedTuple):
+    """One look at the feed.
 
-    It is made as the feed for routers is, of the same answers; of an agent over the engines that it has.
+    Attributes:
+        endpoints: the worst first.
+        missing: which agents of a relay have not answered, in a sentence; empty for none.
+        is_whole: at most a few are missing: one of ten, and one of fewer.
+
+    """
+
+    endpoints: list[FeedEndpoint]
+    missing: str
+    is_whole: bool
+
+
+def read_feed(client: Client) -> FeedLook:
+    """Return what the agent or relay says of each source over all its readers.
+
+    It is made as the feed for routers is, of the same answers, but an agent has one vote; of an agent over its servers.
 
     Raises:
         FailedError: a call fails.
 
     """
+    coverages = []
+
+    def ask(method: str, request: Message) -> Any:
+        response = client.call(method, request)
+        if client.coverage is not None:
+            coverages.append(client.coverage)
+        return response
+
     said = FeedAnswers(
-        client.call("ListPeers", admin.ListPeersRequest(limit=_MOST_ROWS)),
-        client.call("ListEngines", admin.ListEnginesRequest(without_counters=True)),
-        client.call("ListQuarantines", admin.ListQuarantinesRequest()),
+        ask("ListPeers", admin.ListPeersRequest(limit=_MOST_ROWS)),
+        ask("ListEngines", admin.ListEnginesRequest(without_counters=True)),
+        ask("ListQuarantines", admin.ListQuarantinesRequest()),
     )
-    return relay_feed(said, current_time()).endpoints
+    worst = max(coverages, key=_absent, default=None)
+    return FeedLook(
+        relay_feed(said, current_time(), by_agent=True).endpoints,
+        missing_agents(worst),
+        worst is None or _absent(worst) <= max(_FEW, worst.asked // _OF_MANY) < worst.asked,
+    )
+
+
+def _absent(coverage: admin.RelayCoverage) -> int:
+    return max(coverage.asked - coverage.answered, len(coverage.missing))
 
 
 def follow(
@@ -81,9 +117,8 @@ def follow(
         FailedError: the first call fails, a router does not take endpoints back, or one is still out at the end.
 
     """
-    feed: Sequence[FeedEndpoint] | None = read_feed(client)
     rotation, reader = Rotation(endpoints.pools, rules), _Reader(client, endpoints)
-    reader.name_strangers(feed or ())
+    feed = reader.first()
     left: list[str] = []
     with _one_interrupt() as ignore_signals:
         try:
@@ -158,23 +193,47 @@ class _Reader:
         self._problem = ""
         self.seconds = 0.0
 
+    def first(self) -> Sequence[FeedEndpoint] | None:
+        """Return the feed, and name what it does not have; None where it is not known.
+
+        Raises:
+            FailedError: a call fails.
+
+        """
+        feed = self._known(read_feed(self._client))
+        if feed is not None:
+            self._name_strangers(feed, missing=True)
+        return feed
+
     def read(self) -> Sequence[FeedEndpoint] | None:
         """Return the feed; None where it is not known."""
         begun = time.monotonic()
         try:
-            feed = read_feed(self._client)
+            look = read_feed(self._client)
         except FailedError as error:
-            if error.message != self._problem:
-                say(text.style(error.message, "yellow"), err=True)
-            self._problem = error.message
+            self._complain(error.message)
             return None
         finally:
             self.seconds = time.monotonic() - begun
-        self._problem = ""
-        self.name_strangers(feed, missing=False)
+        feed = self._known(look)
+        if feed is not None:
+            self._name_strangers(feed)
         return feed
 
-    def name_strangers(self, feed: Sequence[FeedEndpoint], *, missing: bool = True) -> None:
+    def _known(self, look: FeedLook) -> Sequence[FeedEndpoint] | None:
+        """Return what a look has found; None where too many agents are missing from it."""
+        # It is said here, and not once more at the end of the command.
+        self._client.missing = ""
+        doubt = "" if look.is_whole else "; that is too few to go by"
+        self._complain(f"{look.missing}{doubt}" if look.missing else "")
+        return look.endpoints if look.is_whole else None
+
+    def _complain(self, problem: str) -> None:
+        if problem and problem != self._problem:
+            say(text.style(problem, "yellow"), err=True)
+        self._problem = problem
+
+    def _name_strangers(self, feed: Sequence[FeedEndpoint], *, missing: bool = False) -> None:
         """Name each source without a URL once, and with *missing* what the feed does not have."""
         for each in feed:
             name = words(each)
