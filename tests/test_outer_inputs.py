@@ -15,6 +15,7 @@ from penstock.agent.answers import contents as answer_contents
 from penstock.agent.bundle import contents, unpack
 from penstock.agent.ctl.connection.client import ANSWER_DEADLINE
 from penstock.agent.ctl.routers import calls as router_calls
+from penstock.agent.ctl.routers import exchange
 from penstock.agent.ctl.routers.endpoints import MAX_ENDPOINTS, MAX_FILE_BYTES
 from penstock.agent.evidence import served
 from penstock.agent.ingest import admission, message_limits, service
@@ -244,7 +245,7 @@ INPUTS = (
     ),
     Input(
         "answers of a router to `agentctl routers`",
-        _size(router_calls.MAX_ANSWER_BYTES),
+        _size(exchange.MAX_ANSWER_BYTES),
         "-",
         "what JSON takes",
         f"{router_calls.CALL_SECONDS:.0f} s for an answer",

@@ -132,7 +132,7 @@ def test_agentctl_takes_a_server_out_and_back(backends: Backends, router: Router
     calls = RouterCalls(router.url, _PROGRAM)
     assert calls.apply({backends.urls["one"]: EndpointState("failing", None, "")}, 0.0) == []
     router.uses("two", "three")
-    assert calls.restore(1.0) == []
+    assert calls.restore() == []
     router.uses("one", "two", "three")
 
 

@@ -15,18 +15,21 @@ COVERAGE = "penstock-relay-bin"
 """Key of a relay's trailing metadata: a RelayCoverage, there if an agent is missing."""
 
 
-def missing_agents(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
-    """Return the missing agents: ``197 of 200 agents answered; not: decode-17 (no answer in 2 s) …``; empty for none."""
+def coverage_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> RelayCoverage | None:
+    """Return which agents answered; None where all did, and of an agent."""
     for key, value in metadata or ():
         if key == COVERAGE and isinstance(value, bytes):
             try:
-                return _sentence(RelayCoverage.FromString(value))
+                return RelayCoverage.FromString(value)
             except DecodeError:
-                return ""
-    return ""
+                return None
+    return None
 
 
-def _sentence(coverage: RelayCoverage) -> str:
+def missing_agents(coverage: RelayCoverage | None) -> str:
+    """Return the missing agents: ``197 of 200 agents answered; not: decode-17 (no answer in 2 s) …``; empty for none."""
+    if coverage is None:
+        return ""
     named = [f"{text.one_line(each.name)} ({text.one_line(each.reason, 160)})" for each in coverage.missing]
     more = coverage.asked - coverage.answered - len(named)
     rest = f" and {more} more" if more > 0 else ""

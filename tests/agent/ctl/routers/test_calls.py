@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.ctl.routers import calls
-from penstock.agent.ctl.routers.calls import MAX_ANSWER_BYTES, ROUTERS, NotTakenBackError, RouterCalls
+from penstock.agent.ctl.routers.calls import ROUTERS, NotTakenBackError, RouterCalls
 from penstock.agent.ctl.routers.endpoints import EndpointState
+from penstock.agent.ctl.routers.exchange import MAX_ANSWER_BYTES
 
 from tests.support.agent.stand_in_router import StandInRouter, stand_in_router
 
@@ -40,7 +42,7 @@ def test_out_and_in(router: StandInRouter, kind: str) -> None:
     assert found.apply({}, 3.0) == found.apply({}, 4.0) == []
     assert (set(router.workers), router.calls) == ({A, B}, [removed, added])
     found.apply(OUT, 5.0)
-    assert found.restore(6.0) == []
+    assert found.restore() == []
     assert set(router.workers) == {A, B}
 
 
@@ -59,7 +61,7 @@ def test_what_the_router_has_not_is_not_added(router: StandInRouter, kind: str) 
     found = RouterCalls(router.url, kind)
     (told,) = found.apply(OUT, 0.0)
     assert told == f"{router.url} does not let go of {A}: it has no such worker, so it is not added either"
-    assert found.restore(1.0) == []
+    assert found.restore() == []
     assert router.calls == []
 
 
@@ -87,7 +89,7 @@ def test_errors_are_told_once_and_tried_again_after_a_pause(router: StandInRoute
     assert found.apply(OUT, 2.0) == []
     assert found.apply(OUT, 5.9) == []
     assert len(router.calls) == 2
-    assert found.restore(6.0) == []
+    assert found.restore() == []
     # "already exists" is as good.
     assert router.calls[2:] == [f"POST /add_worker {A}"]
 
@@ -97,7 +99,7 @@ def test_one_that_stays_out_is_named(router: StandInRouter) -> None:
     found = RouterCalls(router.url, "vllm-router")
     found.apply(OUT, 0.0)
     router.refuse = lambda _: (503, b"busy")
-    assert found.restore(1.0) == [
+    assert found.restore() == [
         f"{router.url} does not take {A} back: 503: busy",
         f"{A} is still out of {router.url}: add it there",
     ]
@@ -112,17 +114,50 @@ def test_prefill_and_decode_is_refused_before_anything_is_removed(router: StandI
     assert router.calls == []
 
 
-def test_prefill_and_decode_of_a_router_that_does_not_list(router: StandInRouter) -> None:
+@pytest.mark.parametrize("kind", ROUTERS)
+def test_a_router_that_does_not_list(router: StandInRouter, kind: str) -> None:
+    """It may be one that takes no removed server back: nothing is removed, and that is said once."""
+    router.refuse = lambda call: (404, b"") if call == "GET /workers" else None
+    found = RouterCalls(router.url, kind)
+    (told,) = found.apply(OUT, 0.0)
+    assert told == (
+        f"{router.url} does not let go of {A}: it has no GET /workers, so nobody knows whether it takes a removed server "
+        "back; upgrade it"
+    )
+    assert found.apply(OUT, 9.0) == found.restore() == router.calls == []
+
+
+def test_prefill_and_decode_that_show_only_at_the_end(router: StandInRouter) -> None:
     """It is known from the first that is not taken back."""
-    answers = {"GET /workers": (404, b""), f"POST /add_worker {A}": (400, b"PD router requires a type")}
-    router.refuse = answers.get
+    router.refuse = {f"POST /add_worker {A}": (400, b"PD router requires a type")}.get
     found = RouterCalls(router.url, "vllm-router")
     assert found.apply(OUT, 0.0) == []
     with pytest.raises(NotTakenBackError, match="takes no removed server back; restart it"):
         found.apply({}, 1.0)
-    told, still = found.restore(2.0)
+    told, still = found.restore()
     assert "PD router requires" in told
     assert still == f"{A} is still out of {router.url}: add it there"
+
+
+def test_one_that_stays_out_keeps_no_other_out(
+    router: StandInRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a bug."""
+    found = RouterCalls(router.url, "vllm-router")
+    found.apply({**OUT, B: OUT[A]}, 0.0)
+    add = found._add
+
+    def broken(url: str, ends: float) -> None:
+        if url == A:
+            raise RuntimeError("a bug")
+        add(url, ends)
+
+    monkeypatch.setattr(found, "_add", broken)
+    assert found.restore() == [
+        f"{router.url} does not take {A} back: a bug",
+        f"{A} is still out of {router.url}: add it there",
+    ]
+    assert list(router.workers) == [B]
 
 
 def test_a_dry_run_calls_nothing(router: StandInRouter) -> None:
@@ -132,7 +167,7 @@ def test_a_dry_run_calls_nothing(router: StandInRouter) -> None:
     assert found.apply(OUT, 1.0) == []
     assert found.apply({}, 2.0) == [f"would add {A} to {router.url}"]
     found.apply(OUT, 3.0)
-    assert found.restore(4.0) == router.calls == []
+    assert found.restore() == router.calls == []
 
 
 @pytest.mark.parametrize(
@@ -163,29 +198,39 @@ def test_nobody_answers() -> None:
     assert "Connection refused" in told
 
 
-@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"nonsense\r\n\r\n"])
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1."],
+)
 def test_one_that_never_ends(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
-    """The wait has an end, however little comes."""
+    """The wait has an end, however little comes, be it of the head; and so has the connection."""
     monkeypatch.setattr(calls, "CALL_SECONDS", 0.3)
-    ended = threading.Event()
+    cut = False
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def drip() -> None:
+            nonlocal cut
             taken, _ = server.accept()
             with taken:
+                taken.settimeout(0.05)
+                taken.recv(1 << 16)
                 taken.sendall(said)
-                while not ended.wait(0.05):
+                ends = time.monotonic() + 20
+                while time.monotonic() < ends and not cut:
                     try:
                         taken.sendall(b"x" if said else b"")
+                        cut = not taken.recv(1)
+                    except TimeoutError:
+                        pass
                     except OSError:
-                        return
+                        cut = True
 
         thread = threading.Thread(target=drip)
         thread.start()
-        try:
-            url = f"http://127.0.0.1:{server.getsockname()[1]}"
-            (told,) = RouterCalls(url, "vllm-router").apply(OUT, 0.0)
-        finally:
-            ended.set()
-            thread.join()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        begun = time.monotonic()
+        (told,) = RouterCalls(url, "vllm-router").apply(OUT, 0.0)
+        assert time.monotonic() - begun < 10
+        thread.join()
     assert "no answer" in told
+    assert cut

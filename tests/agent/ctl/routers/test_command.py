@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.ctl.connection.client import Client
@@ -17,8 +18,9 @@ from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.routers.calls import RouterCalls
 from penstock.agent.ctl.routers.endpoints import ApiEndpoint, Endpoints
 from penstock.agent.ctl.routers.files import RouterFile, as_list
-from penstock.agent.ctl.routers.follow import follow
+from penstock.agent.ctl.routers.follow import follow, read_feed
 from penstock.agent.ctl.routers.rotation import RotationRules
+from penstock.proto.v1 import admin_pb2 as admin
 
 from tests.support.agent.agent import wait_until
 from tests.support.agent.batches import transfer_failure
@@ -62,7 +64,7 @@ def test_the_table(failing: AdminHarness, agentctl: Agentctl) -> None:
     """The state over all readers, and the API that the operator gives."""
     assert failing
     headers, row = agentctl("routers", *GIVEN[:2]).stdout.splitlines()
-    assert headers.split() == ["ADDRESS", "ENGINE", "STATE", "READERS", "URL", "WHY"]
+    assert headers.split() == ["ADDRESS", "ENGINE", "STATE", "VOTES", "URL", "WHY"]
     assert row.split(maxsplit=5) == [PEER, "-", "unreachable", "1/1", A, WHY]
     (item,) = json.loads(agentctl("routers", "-o", "json").stdout)["endpoints"]
     assert (item["state"], item["url"]) == ("unreachable", None)
@@ -191,3 +193,117 @@ def test_signals_end_it(failing: AdminHarness, router: StandInRouter, number: in
         shown, _ = process.communicate(timeout=60)
     assert (process.returncode, set(router.workers)) == (0, {A, B})
     assert shown == f"out: {A}: unreachable: {WHY}\n"
+
+
+def test_a_second_signal_does_not_end_the_undo(failing: AdminHarness, router: StandInRouter) -> None:
+    """It has an end of its own; the impatient wait for it."""
+    adds, go_on = threading.Event(), threading.Event()
+
+    def slow(call: str) -> None:
+        if "add_worker" in call:
+            adds.set()
+            go_on.wait(4)
+
+    router.refuse = slow
+    words = ("routers", *GIVEN, "--call", router.url, "--after", "1ms")
+    environment = {**os.environ, "AGENTCTL_ADDRESS": failing.address}
+    with subprocess.Popen([*_COMMAND, *words], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: list(router.workers) == [B], "it is not taken out")
+        process.send_signal(signal.SIGTERM)
+        assert adds.wait(30)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            process.send_signal(number)
+        go_on.set()
+        process.communicate(timeout=60)
+    assert (process.returncode, set(router.workers)) == (0, {A, B})
+
+
+class _Broken:
+    """A receiver with a bug."""
+
+    name = "broken"
+
+    def apply(self, out: object, now: float) -> list[str]:
+        del out, now
+        return []
+
+    def restore(self) -> list[str]:
+        raise RuntimeError("a bug")
+
+
+def test_a_receiver_that_breaks_does_not_keep_the_others_from_the_undo(
+    failing: AdminHarness, router: StandInRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named; and signals do again what they did."""
+    client = Client(failing.address, ClientTls())
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    receivers: list[Receiver] = [_Broken(), RouterCalls(router.url, "vllm-router")]
+    seen: list[list[str]] = []
+    with pytest.raises(FailedError, match="not all endpoints are in again"):
+        follow(
+            client, ENDPOINTS, AT_ONCE, receivers, _Course(lambda: seen.append(list(router.workers))).sleep
+        )
+    client.close()
+    assert (seen, set(router.workers)) == ([[B]], {A, B})
+    assert "broken may not have all endpoints in again: RuntimeError: a bug\n" in capsys.readouterr().err
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+class _OfRelay(Client):
+    """Answers as a relay that lacks agents: of the second call, for one answer that lacks them is enough."""
+
+    counts = (0, 0)
+
+    def call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        response = super().call(method, *arguments, **options)
+        asked, answered = self.counts
+        away = [admin.MissingAgent(name="decode-17", reason="no answer in 2 s")] * (asked > answered)
+        if method == "ListEngines" and (asked or answered):
+            self.coverage = admin.RelayCoverage(asked=asked, answered=answered, missing=away)
+            self.missing = "said at the end"
+        return response
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "is_whole"),
+    [
+        (9, 8, True),
+        (9, 7, False),
+        (30, 27, True),
+        (30, 26, False),
+        (1, 0, False),
+        (2, 1, True),
+        (0, 1, False),
+    ],
+)
+def test_agents_that_are_missing(failing: AdminHarness, asked: int, answered: int, is_whole: bool) -> None:
+    """One may be, and a tenth of many."""
+    client = _OfRelay(failing.address, ClientTls())
+    client.counts = (asked, answered)
+    assert read_feed(client).is_whole is is_whole
+    client.close()
+
+
+def test_a_relay_without_most_agents_puts_all_back(
+    failing: AdminHarness, router: StandInRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the others say is not the whole: it is not gone by. A few that are missing are named."""
+    client = _OfRelay(failing.address, ClientTls())
+    seen: list[set[str]] = []
+
+    def lack(answered: int) -> Callable[[], None]:
+        def step() -> None:
+            seen.append(set(router.workers))
+            client.counts = (20, answered)
+
+        return step
+
+    steps = [lack(19), lack(4), lack(4), lack(20)]
+    follow(client, ENDPOINTS, AT_ONCE, [RouterCalls(router.url, "vllm-router")], _Course(*steps).sleep)
+    client.close()
+    assert seen == [{B}, {B}, {A, B}, {A, B}]
+    assert client.missing == ""
+    named = "not: decode-17 (no answer in 2 s)"
+    shown = capsys.readouterr().err
+    assert shown.count(f"19 of 20 agents answered; {named}\n") == 1
+    assert shown.count(f"4 of 20 agents answered; {named} and 15 more; that is too few to go by\n") == 1

@@ -48,7 +48,7 @@ def test_addresses_of_servers(given: str) -> None:
 @pytest.mark.parametrize(
     "given",
     ["", "10.0.3.4:8000", "ftp://a", "http://", "http://a b", "http://a,http://b", "http://a?x", "http://u@a", "http://a:x",
-     "http://a:99999", "http://a\n", "http://ä", 'http://a"'],
+     "http://a:99999", "http://a:", "http://a:/", "http://[::1]:/", "http://a\n", "http://ä", 'http://a"'],
 )  # fmt: skip
 def test_what_is_no_address_of_a_server(given: str) -> None:
     """Nor one with what a list, a query or a log would read otherwise."""

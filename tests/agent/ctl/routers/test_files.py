@@ -50,6 +50,16 @@ def test_the_production_stack() -> None:
     }
 
 
+def test_the_production_stack_with_spaces() -> None:
+    """Around a comma they mean nothing."""
+    base = BASE | {"static_backends": f"{A}, {B} ,{C}", "static_models": "m, m, n"}
+    assert json.loads(as_production_stack([A, B], json.dumps(base))({A: BAD})) == base | {
+        "static_backends": f"{B},{C}",
+        "static_models": "m,n",
+        "static_model_types": "chat,completion",
+    }
+
+
 @pytest.mark.parametrize(
     ("base", "sentence"),
     [
@@ -85,7 +95,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert path.stat().st_ino == written
     file.apply({A: BAD}, 2.0)
     assert path.read_text() == f"{B}\n"
-    assert file.restore(3.0) == []
+    assert file.restore() == []
     assert path.read_text() == f"{A}\n{B}\n"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["endpoints", "link"]
 
@@ -108,7 +118,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "endpoints"
     file = RouterFile(str(path), as_list([A]), dry_run=True)
     assert file.apply({}, 0.0) == [f"would write {path}"]
-    assert file.apply({}, 1.0) == file.restore(2.0) == []
+    assert file.apply({}, 1.0) == file.restore() == []
     assert not path.exists()
 
 

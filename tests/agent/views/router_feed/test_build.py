@@ -185,6 +185,32 @@ def test_an_endpoint_is_what_most_readers_say(
     assert sum(endpoint.states.values()) == len(conditions) == len(endpoint.readers)
 
 
+@pytest.mark.parametrize(
+    ("readers", "state", "agree", "lately"),
+    [
+        ({"a/d": ["FAILING"] * 9, "b/d": ["OK"], "c/d": ["OK"]}, "ok", 2, 3),
+        ({"a/d": ["FAILING"] * 9, "b/d": ["OK", "OK", "FAILING"], "c": ["OK", "IDLE"]}, "ok", 2, 3),
+        ({"a/d": ["FAILING", "OK"], "b/d": ["FAILING"], "c/d": ["OK"] * 9}, "failing", 2, 3),
+        ({"a/d": ["FAILING"], "b/d": ["IDLE"] * 9}, "failing", 1, 1),
+        ({"a/d": ["OK"], "a/e": ["FAILING"] * 2, "b/d": ["OK"]}, "failing", 1, 2),
+        ({"": ["OK", "OK", "FAILING"]}, "ok", 1, 1),
+        ({"a/d": ["IDLE"]}, "unknown", 0, 0),
+    ],
+)
+def test_an_agent_has_one_vote(readers: dict[str, list[str]], state: str, agree: int, lately: int) -> None:
+    """However many engines it has; of them those that know count."""
+    rows = [
+        peer(
+            admin.PeerCondition.Value(f"PEER_CONDITION_{each}"),
+            key={"server": server, "engine": str(number)},
+        )
+        for server, conditions in readers.items()
+        for number, each in enumerate(conditions)
+    ]
+    (endpoint,) = relay_feed(said(*rows), NOW, by_agent=True).endpoints
+    assert (endpoint.state, endpoint.agree, endpoint.read_lately) == (state, agree, lately)
+
+
 def test_pairs_that_must_not_be_formed() -> None:
     """Those that do not fit, and those with other weights; with the address of a source that the reader has not met."""
     pairs = (

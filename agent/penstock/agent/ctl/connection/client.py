@@ -24,7 +24,7 @@ from penstock.agent.ctl.printing import say
 from penstock.agent.errors import ContractError, PenstockError
 from penstock.agent.views import text
 from penstock.agent.views.command_lines import PROGRAM, hinted
-from penstock.agent.views.coverage import missing_agents
+from penstock.agent.views.coverage import coverage_of, missing_agents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import click
     from google.protobuf.message import Message
     from penstock.agent.evidence.served import BundleServer
+    from penstock.proto.v1.admin_pb2 import RelayCoverage
 
 # Seconds, the default deadline of a call.
 ANSWER_DEADLINE = 15.0
@@ -57,6 +58,7 @@ class Client:
 
     Attributes:
         missing: which agents of a relay did not answer, in a sentence; empty for none.
+        coverage: which did and did not answer the last call; None where all did, and of an agent.
 
     """
 
@@ -71,6 +73,7 @@ class Client:
         self.address = f"unix://{address}" if address.startswith("/") else address
         self._program = program
         self.missing = ""
+        self.coverage: RelayCoverage | None = None
         self._channel = self._connect(tls)
 
     def _connect(self, tls: ClientTls) -> grpc.Channel:
@@ -84,7 +87,8 @@ class Client:
         with self._sentences():
             ask: Any = self._channel.unary_unary(path_of(method), request_serializer=_bytes_of)
             body, call = ask.with_call(request, timeout=timeout)
-            self.missing = missing_agents(call.trailing_metadata()) or self.missing
+            self.coverage = coverage_of(call.trailing_metadata())
+            self.missing = missing_agents(self.coverage) or self.missing
             return read_answer(method, body)
 
     def stream(self, method: str, request: Message, timeout: float | None = None) -> Iterator[Any]:

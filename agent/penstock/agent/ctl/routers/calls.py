@@ -5,13 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from penstock.agent.ctl.errors import FailedError
+from penstock.agent.ctl.routers.exchange import Exchange
 from penstock.agent.views import text
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from penstock.agent.ctl.routers.endpoints import EndpointState
 
 ROUTERS: Final = ("vllm-router", "sglang-router")
-MAX_ANSWER_BYTES: Final = 1 << 20
 CALL_SECONDS: Final = 5.0
 """From a call to the end of its answer."""
 # What all calls of a look, and of the end, take together.
@@ -51,15 +49,6 @@ class _Answer(NamedTuple):
         return f"{self.status}: {text.one_line(self.body[:1000].decode(errors='replace'), 200)}"
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Follow nothing: the operator has named the router."""
-
-
-# HTTP_PROXY is not meant for a router beside.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
-
-
 class RouterCalls:
     """One router, and which endpoints this command has taken out of it.
 
@@ -71,7 +60,7 @@ class RouterCalls:
     """
 
     def __init__(self, router: str, kind: str, *, dry_run: bool = False) -> None:
-        self._router = router
+        self.name = self._router = router
         self._kind = kind
         self._dry_run = dry_run
         self._out: set[str] = set()
@@ -117,15 +106,21 @@ class RouterCalls:
                 self._problems[url] = problem
         return told
 
-    def restore(self, now: float) -> list[str]:
+    def restore(self) -> list[str]:
         """Put all back that may be out, within ten seconds; return sentences about those that are not."""
         if self._dry_run:
             return []
-        self._retries.clear()
-        try:
-            told = self.apply({}, now)
-        except NotTakenBackError as error:
-            told = [error.message]
+        ends = time.monotonic() + _LOOK_SECONDS
+        told = []
+        for url in sorted(self._touched):
+            if time.monotonic() >= ends:
+                break
+            try:
+                self._add(url, ends)
+            except NotTakenBackError as error:
+                told.append(error.message)
+            except Exception as error:  # noqa: BLE001  (whatever it is, the others come back)
+                told.append(f"{self._router} does not take {url} back: {error}")
         return [
             *told,
             *(f"{url} is still out of {self._router}: add it there" for url in sorted(self._touched)),
@@ -151,14 +146,14 @@ class RouterCalls:
 
     def _remove(self, url: str, ends: float) -> None:
         listed = self._listed(ends)
-        workers = None if listed is None else [each for each in listed if _is_of(each["url"], url)]
-        for worker in workers or ():
+        workers = [each for each in listed if _is_of(each["url"], url)]
+        for worker in workers:
             kind = worker.get("worker_type") or "regular"
             if kind != "regular":
                 raise NotTakenBackError(
                     _DISAGGREGATED.format(url=url, kind=text.one_line(str(kind), 20), router=self._router)
                 )
-        if workers is not None and not workers:
+        if not workers:
             if url not in self._touched:
                 raise _CallError("it has no such worker, so it is not added either")
         elif self._kind == "vllm-router":
@@ -166,7 +161,7 @@ class RouterCalls:
             _check(self._ask("POST", f"/remove_worker?url={quote(url, safe='')}", ends))
         else:
             self._touched.add(url)
-            for worker in workers or ():
+            for worker in workers:
                 _check(self._ask("DELETE", f"/workers/{quote(str(worker.get('id')), safe='')}", ends))
         self._out.add(url)
         self._is_done(url)
@@ -195,19 +190,21 @@ class RouterCalls:
         elif now >= self._next_check:
             self._next_check = now + _CHECK_SECONDS
             with suppress(_CallError):
-                urls = [each["url"] for each in self._listed(ends) or ()]
+                urls = [each["url"] for each in self._listed(ends)]
                 self._out = {url for url in self._out if not any(_is_of(each, url) for each in urls)}
 
-    def _listed(self, ends: float) -> list[dict[str, Any]] | None:
-        """Return the workers of the router, each with a URL; None from an older vllm-router, which does not say.
+    def _listed(self, ends: float) -> list[dict[str, Any]]:
+        """Return the workers of the router, each with a URL.
 
         Raises:
             _CallError: it does not say.
 
         """
         answer = self._ask("GET", "/workers", ends)
-        if answer.status == _NOT_FOUND and self._kind == "vllm-router":
-            return None
+        if answer.status == _NOT_FOUND:
+            raise _CallError(
+                "it has no GET /workers, so nobody knows whether it takes a removed server back; upgrade it"
+            )
         _check(answer)
         try:
             return [{**each, "url": str(each["url"])} for each in json.loads(answer.body)["workers"]]
@@ -223,18 +220,9 @@ class RouterCalls:
         """
         data = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self._router}{path}", data, headers, method=method)  # noqa: S310  (parse_url: http or https)
-        now = time.monotonic()
-        ends = min(ends, now + CALL_SECONDS)
+        ends = min(ends, time.monotonic() + CALL_SECONDS)
         try:
-            try:
-                with _OPENER.open(request, timeout=max(0.1, ends - now)) as response:
-                    return _Answer(response.status, _read(response, ends))
-            except urllib.error.HTTPError as error:
-                with error:
-                    return _Answer(error.code, _read(error, ends))
-        except urllib.error.URLError as error:
-            raise _CallError(f"no answer ({text.one_line(str(error.reason))})") from None
+            return _Answer(*Exchange(method, f"{self._router}{path}", data, headers).answer(ends))
         except TimeoutError:
             raise _CallError(f"no answer in {CALL_SECONDS:.0f} s") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -250,24 +238,6 @@ def _check(answer: _Answer) -> None:
     """
     if answer.status not in _OK:
         raise _CallError(answer.sentence())
-
-
-def _read(response: Any, ends: float) -> bytes:
-    """Return the body.
-
-    Raises:
-        TimeoutError: it is not there in time.
-        ValueError: it is too large.
-
-    """
-    found = bytearray()
-    while chunk := response.read1(1 << 16):
-        found += chunk
-        if len(found) > MAX_ANSWER_BYTES:
-            raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
-        if time.monotonic() >= ends:
-            raise TimeoutError
-    return bytes(found)
 
 
 def _is_of(worker: str, url: str) -> bool:

@@ -175,7 +175,7 @@ class _Orders:
     default=1,
     show_default=True,
     metavar="N",
-    help="Endpoints of each pool that stay in; where fewer would, none goes out.",
+    help="Endpoints of each pool that stay in; where fewer would, none goes out. Those without a POOL are one pool.",
 )
 @click.option(
     "--lost",
@@ -211,7 +211,7 @@ def routers(
     todo = _Orders(**orders)
     todo.check()
     if not (todo.write or todo.call):
-        show_listing(lambda: _listing(read_feed(client), endpoints), style)
+        show_listing(lambda: _listing(read_feed(client).endpoints, endpoints), style)
         return
     if style.watch or not style.is_table:
         raise UsageError("-o and --watch are of the table; leave them out with --write and --call")
@@ -257,7 +257,7 @@ def _table(feed: list[FeedEndpoint], endpoints: Endpoints) -> Table:
                 text.one_line(state_of(each).why) or text.NONE,
             )
         )
-    return Table(("ADDRESS", "ENGINE", "STATE", "READERS", "URL", "WHY"), rows)
+    return Table(("ADDRESS", "ENGINE", "STATE", "VOTES", "URL", "WHY"), rows)
 
 
 def _document(each: FeedEndpoint, endpoints: Endpoints) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def parse_url(url: str) -> str:
     """
     try:
         parts = urlsplit(url)
-        valid = bool(parts.hostname) and parts.port != 0
+        valid = bool(parts.hostname) and parts.port != 0 and not parts.netloc.endswith(":")
     except ValueError:
         valid = False
     plain = url.isascii() and url.isprintable() and not set(url) & set(" ,?#@\"'\\")

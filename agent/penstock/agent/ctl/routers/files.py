@@ -84,7 +84,9 @@ def as_production_stack(urls: Iterable[str], base: str) -> Render:
             f"the file of --base has no {_BACKENDS}, a text of URLs with commas between them"
         )
     columns = {
-        name: known[name].split(",") for name in (_BACKENDS, *_BESIDE) if isinstance(known.get(name), str)
+        name: [each.strip() for each in known[name].split(",")]
+        for name in (_BACKENDS, *_BESIDE)
+        if isinstance(known.get(name), str)
     }
     backends = [url.rstrip("/") for url in columns[_BACKENDS]]
     for name, column in columns.items():
@@ -105,6 +107,7 @@ class RouterFile:
     """A file that is replaced whenever another set of endpoints is in."""
 
     def __init__(self, path: str, render: Render, *, dry_run: bool = False) -> None:
+        self.name = path
         self._path = Path(path)
         self._render = render
         self._dry_run = dry_run
@@ -130,9 +133,9 @@ class RouterFile:
         self._written, self._problem = content, ""
         return []
 
-    def restore(self, now: float) -> list[str]:
+    def restore(self) -> list[str]:
         """Let all be in; return sentences about what could not be done."""
-        return [] if self._dry_run else self.apply({}, now)
+        return [] if self._dry_run else self.apply({}, 0.0)
 
 
 def _replace(path: Path, content: str) -> None:

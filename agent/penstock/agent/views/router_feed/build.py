@@ -5,7 +5,6 @@ The state of a peer is what ``ListPeers`` says of it. Nothing is judged here; wh
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -65,7 +64,7 @@ _CONFIDENCES: Final[dict[int, Confidence]] = {
 
 
 class _Combined(NamedTuple):
-    """What the readers of one address say together; they are the worst first."""
+    """What the readers of one address say together; they are the worst first, and *states* are those that count."""
 
     address: str
     state: State
@@ -84,8 +83,11 @@ def agent_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS) -> AgentFeed
     )  # fmt: skip
 
 
-def relay_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS) -> RelayFeed:
-    """Return what a relay says at *now*, seconds since the epoch, with *most* rows and as many pairs."""
+def relay_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS, *, by_agent: bool = False) -> RelayFeed:
+    """Return what a relay says at *now*, seconds since the epoch, with *most* rows and as many pairs.
+
+    With *by_agent* all readers of an agent count as one, in the state of most of them: one that lies has one vote.
+    """
     known = known_of(said)
     seen = seen_of(said, known)
     by_address: dict[str, list[SeenPeer]] = {}
@@ -93,7 +95,7 @@ def relay_feed(said: FeedAnswers, now: float, most: int = MAX_ROWS) -> RelayFeed
         by_address.setdefault(each.item.peer.address, []).append(each)
     endpoints: list[FeedEndpoint] = []
     shown = 0
-    for found in sorted(itertools.starmap(_combined, by_address.items()), key=_place):
+    for found in sorted((_combined(*each, by_agent=by_agent) for each in by_address.items()), key=_place):
         readers = found.readers[: min(MAX_READERS, most - shown)]
         if readers:
             endpoints.append(_endpoint(found, [_row(each, known) for each in readers]))
@@ -166,13 +168,25 @@ def _confidence(item: admin.PeerSummary, known: Lookups) -> Confidence | None:
     return _CONFIDENCES.get(number) if number else None
 
 
-def _combined(address: str, readers: Sequence[SeenPeer]) -> _Combined:
-    states: Counter[State] = Counter(each.state for each in readers)
+def _combined(address: str, readers: Sequence[SeenPeer], *, by_agent: bool) -> _Combined:
+    votes = _votes(readers) if by_agent else [each.state for each in readers]
+    return _Combined(address, _of_most(votes), Counter(votes), readers)
+
+
+def _votes(readers: Sequence[SeenPeer]) -> list[State]:
+    """Return what each agent says; of an agent's own answer, what each of its servers says."""
+    states: dict[str, list[State]] = {}
+    for each in readers:
+        # A relay puts the agent's name, which has no slash, before the server's.
+        states.setdefault(each.item.key.server.partition("/")[0], []).append(each.state)
+    return [_of_most(found) for found in states.values()]
+
+
+def _of_most(states: Sequence[State]) -> State:
+    """Return what most of those say that know; of two that are as many, the worse."""
     lately = Counter(states)
     del lately["unknown"]
-    # Of two that are as many, the worse.
-    state: State = max(lately, key=lambda each: (lately[each], RANKS[each])) if lately else "unknown"
-    return _Combined(address, state, states, readers)
+    return max(lately, key=lambda each: (lately[each], RANKS[each])) if lately else "unknown"
 
 
 def _place(found: _Combined) -> tuple[int, bool, str]:
