@@ -108,9 +108,13 @@ def test_ejection_is_for_a_relay(harness: AdminHarness) -> None:
         ("kvLoadFailure.action", "recompute")
     ]
     # Alone it is nothing that an engine could have: it does not wait for one.
-    document = {"apiVersion": "penstock.dev/v1alpha1", "kind": "TransferPolicy", "metadata": {"name": "alone"}}
+    document = {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "TransferPolicy",
+        "metadata": {"name": "alone"},
+    }
     manifest = json.dumps(document | {"spec": {"ejection": {"action": "observe"}}})
-    harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest, confirm_all=True, author="me"))
+    harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest, all=True, author="me"))
     found = harness.stub.ListPolicies(admin.ListPoliciesRequest(name="alone")).policies[0]
     assert (found.engines_selected, found.engines_in_force) == (1, 1)
     acts = harness.stub.ListAudit(admin.ListAuditRequest(actions=["eject", "eject-off"])).entries
