@@ -117,10 +117,10 @@ def test_ejection_is_for_a_relay(harness: AdminHarness) -> None:
     harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest, all=True, author="me"))
     found = harness.stub.ListPolicies(admin.ListPoliciesRequest(name="alone")).policies[0]
     assert (found.engines_selected, found.engines_in_force) == (1, 1)
-    acts = harness.stub.ListAudit(admin.ListAuditRequest(actions=["eject", "eject-off"])).entries
-    assert not acts
-    (entry,) = harness.stub.ListAudit(admin.ListAuditRequest(actions=["create"], name="alone")).entries
-    assert entry.name == "alone"
+    assert not harness.stub.ListAudit(admin.ListAuditRequest(actions=["eject", "eject-off"])).entries
+    (entry,) = harness.stub.ListAudit(admin.ListAuditRequest(name="alone")).entries
+    found = harness.stub.ListAudit(admin.ListAuditRequest(name="alone", actions=["eject", entry.action]))
+    assert list(found.entries) == [entry]
 
 
 def test_warnings_tell_what_a_connector_cannot_do(harness: AdminHarness) -> None:

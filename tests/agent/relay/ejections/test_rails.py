@@ -16,8 +16,8 @@ from penstock.agent.relay.ejections.rails import (
     HISTORY_SECONDS,
     MOST_SECONDS,
     Act,
+    ActHistory,
     EjectionRails,
-    History,
 )
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -72,7 +72,7 @@ class _Play:
             self.rails.look(self.last, self._fleet(cast), rules)
         self.last = now
         self.rails.look(now, self._fleet(cast), rules)
-        found = self.rails.judge(rules, History(self.history, frozenset(self.unknown)))
+        found = self.rails.judge(rules, ActHistory(self.history, frozenset(self.unknown)))
         return {each.server.name: each for each in found}
 
     def _fleet(self, cast: dict[str, list[Vote]]) -> SeenFleet:
@@ -358,7 +358,7 @@ def test_rails_hold_whatever_is_said(
     )
     for after in range(0, 40, 10):
         rails.look(_BEGAN + after, SeenFleet(servers, votes, agents), rules)
-    found = [each for each in rails.judge(rules, History()) if each.word == "eject"]
+    found = [each for each in rails.judge(rules, ActHistory()) if each.word == "eject"]
     gone = {each.server.name for each in found} | {each.name for each in servers if each.order is not None}
     assert len(found) <= per_hour
     if found:

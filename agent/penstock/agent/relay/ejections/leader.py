@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 from penstock.agent.policy.manifest import ejection_rules, strictest
 from penstock.agent.relay.ejections.board import NOBODY
-from penstock.agent.relay.ejections.rails import HISTORY_SECONDS, MOST_SECONDS, Act, EjectionRails, History
+from penstock.agent.relay.ejections.rails import HISTORY_SECONDS, MOST_SECONDS, Act, ActHistory, EjectionRails
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
@@ -150,7 +150,7 @@ class EjectionLeader:
         fleet = await self._calls.seen()
         rules = _rules_of(policies, targets, fleet.servers, now)
         may_follow = self._rails.look(now, fleet, rules)
-        history = await self._history(now) if may_follow else History()
+        history = await self._history(now) if may_follow else ActHistory()
         imagined = self._rails.imagined
         verdicts = self._rails.judge(rules, history)
         self._board.orders["observed"] += self._rails.imagined - imagined
@@ -172,14 +172,14 @@ class EjectionLeader:
         if not policies and not left and not fleet.silent:
             self._busy_until = now
 
-    async def _history(self, now: float) -> History:
+    async def _history(self, now: float) -> ActHistory:
         """Return the orders of the last hour, and their ends, from the audit logs; of an agent that is silent what it said before."""
         said, agents = await self._calls.audit()
         for agent, entries in said.items():
             acts = [act for ahead, entry in entries if (act := _act(agent, entry, ahead)) is not None]
             self._acts[agent] = [act for act in acts if now - HISTORY_SECONDS < act.at < now + _AHEAD_SECONDS]
         self._acts = {agent: acts for agent, acts in self._acts.items() if agent in agents}
-        return History(
+        return ActHistory(
             [act for acts in self._acts.values() for act in acts if act.at > now - HISTORY_SECONDS],
             agents - said.keys(),
         )

@@ -60,7 +60,7 @@ class EjectionVerdict(NamedTuple):
     seconds: float = 0.0
 
 
-class History(NamedTuple):
+class ActHistory(NamedTuple):
     """What the audit logs have of the last hour.
 
     Attributes:
@@ -145,7 +145,7 @@ class EjectionRails:
         suspects = self._suspects(now, rules)
         return any(rules[name].enforces and now - self._since[name] >= rules[name].after for name in suspects)
 
-    def judge(self, rules: Mapping[str, EjectionRules], history: History) -> list[EjectionVerdict]:
+    def judge(self, rules: Mapping[str, EjectionRules], history: ActHistory) -> list[EjectionVerdict]:
         """Return what is made of each server of the last look that is out or in view, by name."""
         now, fleet = self._last, self._fleet
         pods: dict[str, set[str]] = {}
