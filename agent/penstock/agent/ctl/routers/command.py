@@ -151,7 +151,7 @@ class _Orders:
 @click.option(
     "--avoid",
     type=Parsed("STATE,...", _states),
-    default="unreachable,failing",
+    default="unreachable",
     show_default=True,
     help="States that take an endpoint out.",
 )

@@ -203,7 +203,10 @@ class EjectionLeader:
         """End an order of a policy that is gone, or enforces nothing any more."""
         request = _request(server, "", "no policy enforces it any more")
         refused = await self._calls.order(server.agent, request, is_ours)
-        _log.info("a server is put back", server=server.name, refused=refused)
+        if refused:
+            _log.warning("a server was not put back; retrying", server=server.name, why=refused)
+        else:
+            _log.info("a server is put back", server=server.name)
 
 
 def _rules_of(
