@@ -14,8 +14,8 @@ from penstock.proto.names import NANOS
 MIN_SAMPLES: Final = 5
 """With fewer nothing is known: one may have waited for a compilation."""
 
-COMPUTED_NS: Final = 10 * 60 * NANOS
-"""What was measured of computing holds for so long."""
+COMPUTED_NS: Final = 60 * 60 * NANOS
+"""What was measured of computing holds for so long: a server that loads its prompts computes few."""
 
 LOADED_NS: Final = 60 * NANOS
 """What was measured of a peer holds for so long: then it is tried again."""

@@ -310,3 +310,14 @@ def test_requests_with_media_are_left_alone(make_scheduler: MakeScheduler, clock
     assert with_media.status.name == "WAITING_FOR_REMOTE_KVS"
     clock.advance(60)
     assert not cancelled(scheduler)
+
+
+def test_a_price_outlasts_many_loads(make_scheduler: MakeScheduler, clock: ManualClock) -> None:
+    """A server that loads nearly all of its prompts still knows what computing one takes."""
+    scheduler = make_scheduler()
+    force(start_wait())
+    compute(scheduler)
+    load(scheduler, clock, 1.0, 70)
+    park(scheduler, "r", first=300)
+    clock.advance(6)
+    assert cancelled(scheduler)

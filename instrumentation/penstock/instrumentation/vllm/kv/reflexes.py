@@ -180,9 +180,10 @@ class KvReflexes:
             return
         now = time.monotonic_ns()
         self._engine.on_queued(fields.get("queue_nano", 0), now)
-        cached = record.local_cached_tokens + record.external_cached_tokens
+        prompt = request.num_prompt_tokens
+        computed = prompt - record.local_cached_tokens - record.external_cached_tokens
         took = fields.get("own_prefill_nano", 0) + fields.get("recompute_nano", 0)
-        self._engine.on_computed(request.num_prompt_tokens - cached, took, now)
+        self._engine.on_computed(computed, prompt, took, now)
 
     # A storm of recomputation
 
