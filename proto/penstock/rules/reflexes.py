@@ -178,6 +178,14 @@ class EngineReflexes:
         """Record that *tokens* of a request are computed again."""
         self._storm.on_recomputed(tokens, now)
 
+    def compute_time(self, tokens: int, now: int) -> int | None:
+        """Return what computing *tokens* takes here; None if that is not known."""
+        return self._computed.estimate(tokens, now)
+
+    def load_time(self, peer: str, tokens: int, now: int) -> int | None:
+        """Return what loading *tokens* from *peer* takes; None if that is not known."""
+        return self._loads.estimate(peer, tokens, now)
+
     # What follows
 
     def wait_limit(self, tokens: int, now: int) -> WaitLimit | None:

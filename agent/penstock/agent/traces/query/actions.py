@@ -21,6 +21,7 @@ _DECIDERS: dict[int, str] = {
     common_pb2.DECIDED_BY_QUARANTINE: "the peer's quarantine",
     common_pb2.DECIDED_BY_BUDGET: "the recompute budget",
     common_pb2.DECIDED_BY_DEADLINE: "the deadline",
+    common_pb2.DECIDED_BY_REFLEX: "a reflex of the engine",
 }
 
 

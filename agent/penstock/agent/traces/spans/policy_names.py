@@ -27,6 +27,7 @@ _FIELDS = {
     "quarantine": ("{}LoadFailure.action",),
     "budget": ("{}LoadFailure.recomputeBudget.tokensPerSecond", "{}LoadFailure.action"),
     "deadline": ("deferral.onTimeout", "{}LoadFailure.action"),
+    "reflex": ("reflexes.startWait.action", "reflexes.slowPeer.action"),
 }
 
 
