@@ -50,6 +50,7 @@ from penstock.rules.field_bounds import (
     WAIT_BOUNDS,
     Bounds,
 )
+from penstock.rules.measured_times import tells_compute_time
 from penstock.rules.policy import (
     NO_POLICY,
     Action,
@@ -169,5 +170,6 @@ __all__ = [
     "exceeded_deadline",
     "integrity_rule",
     "reflex_rules",
+    "tells_compute_time",
     "trigger_of",
 ]

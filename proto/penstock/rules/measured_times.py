@@ -33,6 +33,11 @@ class _Sample(NamedTuple):
     took_ns: int
 
 
+def tells_compute_time(computed: int, prompt: int) -> bool:
+    """Return whether a request that computed so many tokens of its *prompt* tells what computing takes: half of it or more."""
+    return computed > 0 and 2 * computed >= prompt
+
+
 class ComputeTimes:
     """What computing prompt tokens took: prefill, and the wait for room where what was lost is computed again."""
 

@@ -161,10 +161,9 @@ class EngineReflexes:
 
     # What is measured
 
-    def on_computed(self, tokens: int, prompt: int, took_ns: int, now: int) -> None:
-        """Record that *tokens* of a *prompt* of so many were computed in *took_ns*; less than half of one says nothing."""
-        if 2 * tokens >= prompt:
-            self._computed.add(tokens, took_ns, now)
+    def on_computed(self, tokens: int, took_ns: int, now: int) -> None:
+        """Record that *tokens* of a request were computed in *took_ns*, if :func:`tells_compute_time` says so."""
+        self._computed.add(tokens, took_ns, now)
 
     def on_loaded(self, peer: str, tokens: int, took_ns: int, now: int) -> None:
         """Record that a load of *tokens* from *peer* took *took_ns*, or was given up after it."""

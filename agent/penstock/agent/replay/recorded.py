@@ -18,6 +18,7 @@ from penstock.rules import (
     WITHOUT_MEDIA,
     Outcome,
     Trigger,
+    tells_compute_time,
     trigger_of,
 )
 
@@ -259,10 +260,11 @@ class Recording:
         if body.first_token_time_unix_nano and body.HasField("gates"):
             gates = body.gates
             computed = body.prompt_tokens - body.local_cached_tokens - body.external_cached_tokens
+            told = not body.preemptions and tells_compute_time(computed, body.prompt_tokens)
             self._prefills.append(
                 RecordedPrefill(
                     body.first_token_time_unix_nano,
-                    0 if body.preemptions else max(0, computed),
+                    computed if told else 0,
                     gates.own_prefill_nano + gates.recompute_nano,
                     gates.queue_nano,
                 )

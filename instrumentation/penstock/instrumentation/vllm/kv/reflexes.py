@@ -20,6 +20,7 @@ from penstock.rules import (
     Verdict,
     WaitKind,
     reflex_rules,
+    tells_compute_time,
 )
 
 if TYPE_CHECKING:
@@ -182,8 +183,9 @@ class KvReflexes:
         self._engine.on_queued(fields.get("queue_nano", 0), now)
         prompt = request.num_prompt_tokens
         computed = prompt - record.local_cached_tokens - record.external_cached_tokens
-        took = fields.get("own_prefill_nano", 0) + fields.get("recompute_nano", 0)
-        self._engine.on_computed(computed, prompt, took, now)
+        if tells_compute_time(computed, prompt):
+            took = fields.get("own_prefill_nano", 0) + fields.get("recompute_nano", 0)
+            self._engine.on_computed(computed, took, now)
 
     # A storm of recomputation
 
