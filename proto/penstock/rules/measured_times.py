@@ -79,10 +79,13 @@ class LoadTimes:
         self._peers.move_to_end(peer)
 
     def estimate(self, peer: str, tokens: int, now: int) -> int | None:
-        """Return what three of four loads of *tokens* from *peer* exceeded; None where too few were made lately."""
-        found = sorted(
+        """Return what three of four loads of *tokens* from *peer* exceeded, and the newest; None where too few were made lately.
+
+        A peer whose newest load was fast is well again.
+        """
+        found = [
             each.took_ns * min(tokens, each.tokens) // each.tokens
             for each in self._peers.get(peer, ())
             if now - each.at_ns <= LOADED_NS
-        )
-        return found[len(found) // 4] if len(found) >= MIN_SAMPLES else None
+        ]
+        return min(sorted(found)[len(found) // 4], found[-1]) if len(found) >= MIN_SAMPLES else None
