@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.proto.v1 import common_pb2 as c
+from penstock.proto.v1 import events_pb2 as e
 from penstock.rules.measured_times import MIN_SAMPLES
 
 from demo.common.client import complete
@@ -76,6 +77,9 @@ def test_a_peer_that_is_slow(kv: Bench) -> None:
     assert outcome.reason.startswith("the peer is slow; reflexes.slowPeer: its loads take ")
     assert outcome.peer.address == left_out.peer
     assert "reflexes.slowPeer" in kv.ctl("explain", left_out.name)
+    # Its peer is well, and is told that nobody will read its blocks.
+    lease = kv.event("lease_closed", left_out.remote_request_id).lease_closed
+    assert lease.ending == e.LEASE_ENDING_READ
     kv.closed(loaded)
     assert not kv.events("load_outcome", loaded.name)
     (waited,) = [

@@ -115,7 +115,10 @@ def test_a_slow_peer_stays_slow_until_loading_is_no_dearer() -> None:
         return engine.slow_peer(_PEER, 100, at)
 
     assert loads(between, _NOW) == ""
-    assert loads(_SECOND, _NOW) == f"{SLOW_PEER}: its loads take 1 s, computing 100 tokens takes 0.1 s here"
+    assert (
+        loads(_SECOND, _NOW)
+        == f"{SLOW_PEER}: its loads take 1 s or more, computing 100 tokens takes 0.1 s here"
+    )
     assert loads(between, _NOW) != ""
     assert loads(fast, _NOW) == ""
     assert loads(between, _NOW) == ""
@@ -186,7 +189,7 @@ def test_memory_is_bounded() -> None:
         for _ in range(MIN_SAMPLES):
             engine.on_loaded(f"10.0.0.1:{number}", 100, _SECOND, _NOW)
         assert engine.slow_peer(f"10.0.0.1:{number}", 100, _NOW) != ""
-    assert len(engine._computed._samples) == 64
+    assert len(engine._computed._samples) == 16
     assert len(engine._loads._peers) == 1024
     assert len(engine._slow) == 1024
     assert len(engine._acts) == 10

@@ -190,7 +190,7 @@ def decide_kv(
     that without a policy nothing changes. What a reflex gives up is recomputed. Only a recompute by ``auto`` or by a reflex
     consumes the budget; one by an explicit ``recompute`` does not.
     """
-    if loss.trigger in REFLEX_TRIGGERS and not loss.exported:
+    if loss.reflex and not loss.exported:
         return _decision(_reflex_verdict(loss, budgets.enforced), None, policy)
     verdict = _kv_verdict(loss, vllm, policy, budgets.enforced)
     shadow = None if observed is None else _kv_verdict(loss, vllm, observed, budgets.observed)

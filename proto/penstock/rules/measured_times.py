@@ -1,4 +1,4 @@
-"""How long computing takes in this engine, and loading from each peer, by what was measured in the last minutes.
+"""How long computing takes in this engine, and loading from each peer, by what was measured lately.
 
 What a reflex does is a mistake if the one is estimated too low or the other too high, so each is estimated from its dear side.
 Times are nanoseconds of one clock, given by the caller. Each object belongs to one thread, and is bounded.
@@ -20,7 +20,8 @@ COMPUTED_NS: Final = 60 * 60 * NANOS
 LOADED_NS: Final = 60 * NANOS
 """What was measured of a peer holds for so long: then it is tried again."""
 
-_MOST_COMPUTED: Final = 64
+# So few that the estimate follows the load of the engine after some requests.
+_MOST_COMPUTED: Final = 16
 _MOST_LOADED: Final = 32
 _MOST_PEERS: Final = 1024
 # A step takes its time for few tokens as for many: what computed fewer than this part says nothing of more.

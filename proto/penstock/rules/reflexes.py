@@ -1,8 +1,8 @@
 """The reflexes of one engine (``reflexes``): what it does by itself about what it has measured itself.
 
-Three, each in rails. It needs :data:`~penstock.rules.measured_times.MIN_SAMPLES` of each time that it compares; what is older than minutes
-counts no more, so that each ends by itself; waiting has to be dearer than computing by a factor; all together act
-at most so often a minute. What is given up or left out is computed here, so that nothing fails by a reflex.
+Three, each in rails. It needs :data:`~penstock.rules.measured_times.MIN_SAMPLES` of each time that it compares; loads older than a
+minute and prefills older than an hour count no more, so that each ends by itself; waiting has to be dearer than computing by
+a factor; all together act at most so often a minute. What is given up or left out is computed here, so that nothing fails by a reflex.
 Times are nanoseconds of one clock, given by the caller. Everything belongs to one thread.
 """
 
@@ -88,7 +88,8 @@ def reflex_rules(policy: Policy) -> ReflexRules:
     """Return the reflexes of *policy*; those of policies in mode observe never act."""
     enforced = policy.reflexes or Reflexes()
     observed = (policy.observed.reflexes if policy.observed is not None else None) or Reflexes()
-    rate = enforced.per_minute or observed.per_minute
+    acts = enforced.start_wait or enforced.slow_peer
+    rate = enforced.per_minute or (None if acts else observed.per_minute)
     return ReflexRules(
         per_minute=_PER_MINUTE if rate is None else rate,
         start_wait=_start_wait(enforced.start_wait, observed.start_wait),
@@ -212,7 +213,7 @@ class EngineReflexes:
             return ""
         if len(self._slow) < _MOST_SLOW:
             self._slow[peer] = None
-        return f"{SLOW_PEER}: its loads take {_seconds(loading)}, {_computing(tokens, computing)}"
+        return f"{SLOW_PEER}: its loads take {_seconds(loading)} or more, {_computing(tokens, computing)}"
 
     def storm(self, tokens: int, now: int) -> str:
         """Return why *tokens* are too many to be recomputed now; empty if they are not."""

@@ -81,7 +81,7 @@ GIVES_UP = PolicySource("short", 4, "", 0, ("reflexes.startWait.action",))
     ("reason", "words"),
     [
         (
-            "the peer is slow; reflexes.slowPeer: its loads take 3 s, computing 100 tokens takes 0.1 s here",
+            "the peer is slow; reflexes.slowPeer: its loads take 3 s or more, computing 100 tokens takes 0.1 s here",
             ("(its peer is slow): 400 tokens were computed again", "under policy slow (generation 2)"),
         ),
         (

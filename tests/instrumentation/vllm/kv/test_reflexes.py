@@ -14,6 +14,7 @@ from penstock.rules.measured_times import MIN_SAMPLES
 from penstock.rules.policy import (
     NO_POLICY,
     Action,
+    Deferral,
     KvLoadFailure,
     PeerQuarantine,
     Policy,
@@ -82,6 +83,39 @@ def load(scheduler: Any, clock: ManualClock, seconds: float, number: int = MIN_S
         serve(scheduler, loading)
 
 
+def give_up(scheduler: Any, *waiting: Any, mode: int = c.FAILURE_MODE_TIMEOUT) -> Any:
+    """Let one step report that a worker has ended these loads by order of a reflex."""
+    return fail_loads(scheduler, *waiting, mode=mode, given_up=True)
+
+
+def overdue(
+    make_scheduler: MakeScheduler,
+    clock: ManualClock,
+    kv: KvLoadFailure = FAIL,
+    found: Reflexes | None = None,
+    kind: str = "sync",
+    **more: Any,
+) -> tuple[Any, Any]:
+    """Return a scheduler and a request of which a step has ordered that its load be given up."""
+    scheduler = make_scheduler(kind)
+    force(found or start_wait(), kv, **more)
+    compute(scheduler)
+    parked = park(scheduler, "r")
+    clock.advance(6)
+    assert cancelled(scheduler) == {"r": "reflexes.startWait"}
+    return scheduler, parked
+
+
+def failed_in(scheduler: Any, request: Any) -> dict[str, Any]:
+    """Let a step say that the load of a request has failed, and not why; return which requests fail."""
+    blocks = {
+        each for group in scheduler.kv_cache_manager.get_block_ids(request.request_id) for each in group
+    }
+    ids = {request.request_id}
+    told = step(scheduler, finished_recving=ids, failed_recving=ids, invalid_block_ids=blocks)
+    return stop_reasons(told)
+
+
 def cancelled(scheduler: Any) -> dict[str, str]:
     """Return what a step with nothing to run names to the workers, and why."""
     output = scheduler.schedule()
@@ -102,7 +136,7 @@ def test_a_start_that_is_dearer_than_computing(
     assert not cancelled(scheduler)
     clock.advance(2)
     assert cancelled(scheduler) == cancelled(scheduler) == {"r": "reflexes.startWait"}
-    told = stop_reasons(fail_loads(scheduler, parked, mode=c.FAILURE_MODE_TIMEOUT))
+    told = stop_reasons(give_up(scheduler, parked))
     serve(scheduler, parked)
     assert not told
     (found,) = recorder.take("load_outcome", "r")
@@ -149,7 +183,7 @@ def test_a_start_that_is_waited_for(
         other = park(scheduler, "other", first=300)
         clock.advance(6)
         assert cancelled(scheduler)
-        fail_loads(scheduler, other, mode=c.FAILURE_MODE_TIMEOUT)
+        give_up(scheduler, other)
         serve(scheduler, other)
     parked = park(scheduler, "r")
     clock.advance(6)
@@ -177,7 +211,7 @@ def test_a_transfer_that_begins_meanwhile(
     assert not cancelled(scheduler)
     clock.advance(60)
     assert not cancelled(scheduler)
-    told = stop_reasons(fail_loads(scheduler, parked, mode=c.FAILURE_MODE_TIMEOUT))
+    told = stop_reasons(fail_loads(scheduler, parked, mode=c.FAILURE_MODE_TRANSFER))
     assert "r" in told
     (found,) = recorder.take("load_outcome", "r")
     assert (found.outcome, found.decided_by) == (c.OUTCOME_FAILED, c.DECIDED_BY_POLICY)
@@ -193,9 +227,135 @@ def test_a_reflex_says_nothing_against_the_peer(
     parked = park(scheduler, "r")
     clock.advance(6)
     assert cancelled(scheduler)
-    fail_loads(scheduler, parked, mode=c.FAILURE_MODE_TIMEOUT)
+    give_up(scheduler, parked)
     serve(scheduler, parked)
     assert not recorder.take("quarantine_changed")
+
+
+@pytest.mark.parametrize(
+    ("deferral", "seconds", "wait"),
+    [
+        (Deferral(max_start_wait=20.0), 600, "maxStartWait"),
+        (None, 600, "reflexes.startWait"),
+    ],
+)
+def test_the_deadlines_go_on(
+    deferral: Deferral | None, seconds: float, wait: str, make_scheduler: MakeScheduler, clock: ManualClock
+) -> None:
+    """A worker that cannot give a load up says nothing: the policy's own deadline still comes."""
+    scheduler, _ = overdue(make_scheduler, clock, deferral=deferral)
+    clock.advance(seconds)
+    assert cancelled(scheduler) == {"r": wait}
+
+
+def test_another_failure_meanwhile(
+    make_scheduler: MakeScheduler, recorder: Recorder, clock: ManualClock
+) -> None:
+    """It is decided about as if there were no reflex, and by no deadline."""
+    deferral = Deferral(max_start_wait=600.0, on_timeout=Action.FAIL)
+    scheduler, parked = overdue(make_scheduler, clock, KvLoadFailure(Action.RECOMPUTE), deferral=deferral)
+    assert not stop_reasons(fail_loads(scheduler, parked, mode=c.FAILURE_MODE_HANDSHAKE))
+    serve(scheduler, parked)
+    (found,) = recorder.take("load_outcome", "r")
+    assert (found.outcome, found.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_POLICY)
+
+
+@pytest.mark.parametrize("mode", [c.FAILURE_MODE_COLLATERAL, c.FAILURE_MODE_TIMEOUT])
+def test_what_is_given_up_is_computed(
+    mode: int, make_scheduler: MakeScheduler, recorder: Recorder, clock: ManualClock
+) -> None:
+    """Whoever held the start up."""
+    scheduler, parked = overdue(make_scheduler, clock)
+    assert not stop_reasons(give_up(scheduler, parked, mode=mode))
+    serve(scheduler, parked)
+    (found,) = recorder.take("load_outcome", "r")
+    assert (found.outcome, found.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_REFLEX)
+
+
+def test_a_report_that_is_lost(make_scheduler: MakeScheduler, recorder: Recorder, clock: ManualClock) -> None:
+    """A load that fails without a reason while the order is out was given up by that."""
+    scheduler, parked = overdue(make_scheduler, clock)
+    assert not failed_in(scheduler, parked)
+    serve(scheduler, parked)
+    (found,) = recorder.take("load_outcome", "r")
+    assert found.decided_by == c.DECIDED_BY_REFLEX
+
+
+def test_one_rank_has_begun_and_another_gives_up(
+    make_scheduler: MakeScheduler, recorder: Recorder, clock: ManualClock
+) -> None:
+    """The request is computed, and no peer is blamed."""
+    quarantine = PeerQuarantine(failures=1, max_peers_percent=100)
+    scheduler, parked = overdue(make_scheduler, clock, kind="async", peer_quarantine=quarantine)
+    step(scheduler, kv_connector_worker_meta=WorkerReport(began=(("r", 4711),)))
+    assert not stop_reasons(give_up(scheduler, parked))
+    serve(scheduler, parked)
+    assert not recorder.take("quarantine_changed")
+    (found,) = recorder.take("load_outcome", "r")
+    assert (found.outcome, found.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_REFLEX)
+
+
+def test_the_budget_holds_for_all_together(make_scheduler: MakeScheduler, clock: ManualClock) -> None:
+    """What is given up and not yet decided about has its share of it."""
+    scheduler = make_scheduler()
+    force(start_wait(), KvLoadFailure(Action.AUTO, tokens_per_second=100))
+    compute(scheduler)
+    for number in range(3):
+        park(scheduler, f"r-{number}", first=300 + number)
+    clock.advance(6)
+    assert len(cancelled(scheduler)) == 1
+
+
+@pytest.mark.parametrize(
+    "after",
+    [NO_POLICY, Policy(hash="o", kv_load_failure=FAIL, reflexes=start_wait(OBSERVE))],
+    ids=["none", "observe"],
+)
+def test_a_policy_that_ends_takes_its_orders_back(
+    after: Policy, make_scheduler: MakeScheduler, recorder: Recorder, clock: ManualClock
+) -> None:
+    """What a worker has obeyed already is computed all the same."""
+    scheduler, parked = overdue(make_scheduler, clock)
+    runtime.policy.swap(after, 1.0)
+    assert not cancelled(scheduler)
+    assert not stop_reasons(give_up(scheduler, parked))
+    serve(scheduler, parked)
+    (found,) = recorder.take("load_outcome", "r")
+    assert (found.outcome, found.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_REFLEX)
+
+
+def test_a_reflex_that_is_no_longer_there_says_nothing(
+    make_scheduler: MakeScheduler, recorder: Recorder, clock: ManualClock
+) -> None:
+    """Another one stays."""
+    scheduler = make_scheduler()
+    force(Reflexes(start_wait=start_wait().start_wait, slow_peer=slow_peer().slow_peer))
+    compute(scheduler)
+    parked = park(scheduler, "r")
+    force(slow_peer())
+    clock.advance(6)
+    assert not cancelled(scheduler)
+    finish_loads(scheduler, parked)
+    serve(scheduler, parked)
+    (end,) = recorder.take("deferral_end", "r")
+    assert not end.observed_reason
+
+
+def test_a_client_that_does_not_wait(
+    make_scheduler: MakeScheduler, recorder: Recorder, clock: ManualClock
+) -> None:
+    """What would have helped is said, too."""
+    scheduler = make_scheduler()
+    force(start_wait(OBSERVE))
+    compute(scheduler)
+    park(scheduler, "r")
+    clock.advance(6)
+    assert not cancelled(scheduler)
+    from vllm.v1.request import RequestStatus
+
+    scheduler.finish_requests("r", RequestStatus.FINISHED_ABORTED)
+    (end,) = recorder.take("deferral_end", "r")
+    assert end.observed_reason.startswith("reflexes.startWait")
 
 
 def test_a_peer_that_is_slow(make_scheduler: MakeScheduler, recorder: Recorder, clock: ManualClock) -> None:
@@ -209,7 +369,9 @@ def test_a_peer_that_is_slow(make_scheduler: MakeScheduler, recorder: Recorder, 
     serve(scheduler, left_out)
     (found,) = recorder.take("load_outcome", "r")
     assert (found.outcome, found.decided_by, found.mode) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_REFLEX, 0)
-    assert found.reason.startswith("the peer is slow; reflexes.slowPeer: its loads take 3 s, computing 96")
+    assert found.reason.startswith(
+        "the peer is slow; reflexes.slowPeer: its loads take 3 s or more, computing 96"
+    )
     assert found.peer.address == PEER
     assert not recorder.take("deferral_start", "r")
     clock.advance(61)

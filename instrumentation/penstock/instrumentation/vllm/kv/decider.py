@@ -27,7 +27,7 @@ from penstock.rules import (
     KvLoss,
     Outcome,
     RecomputeBudget,
-    WaitKind,
+    Trigger,
     decide_kv,
 )
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.kv.reflexes import KvReflexes
     from penstock.instrumentation.vllm.messages import StepMetadata
     from penstock.instrumentation.vllm.requests import Affected, RequestRecord
-    from penstock.rules import Decision, LoggedDecision, Overdue, Policy
+    from penstock.rules import Decision, LoggedDecision, Overdue, Policy, WaitKind
 
 
 _OPTIONAL: Final = "vLLM computes what a tier does not bring"
@@ -72,11 +72,16 @@ class KvDeadlines:
         self._deadlines = Deadlines()
         self.waiting = self._deadlines.tables
         self._overdue: dict[str, Overdue] = {}
+        # By a reflex; their deadlines go on.
+        self._given_up: dict[str, Overdue] = {}
 
     def on_policy_change(self, policy: Policy) -> None:
         """Apply the limits of the policy that came into force."""
         self._limits = DeadlineLimits.from_policy(policy.deferral)
         self._reflexes.on_policy_change(policy)
+        if self._given_up and not self._reflexes.gives_up:
+            self._given_up = {}
+            self._orders.cancel = self._named()
 
     def on_waiting(self, request_id: str) -> None:
         """Start the clock of a request that waits for its transfer to begin."""
@@ -90,18 +95,18 @@ class KvDeadlines:
 
     def on_began(self, request_id: str) -> None:
         """Start the transfer's clock; what a reflex gave up and has begun meanwhile goes on."""
-        known = self._overdue.get(request_id)
-        if known is not None and known.wait is WaitKind.REFLEX and self._reflexes.on_began(request_id):
-            del self._overdue[request_id]
+        if self._given_up.pop(request_id, None) is not None:
             self._orders.cancel = self._named()
-            self._deadlines.begin(request_id, time.monotonic_ns())
         self._deadlines.started(request_id, time.monotonic_ns())
 
     def on_ended(self, request_id: str) -> None:
         """Forget a request that no longer waits."""
         self._deadlines.end(request_id)
-        self._reflexes.on_ended(request_id)
-        if self._overdue.pop(request_id, None) is not None and self.left.pop(request_id, None) is None:
+        if self._reflexes.active:
+            self._reflexes.on_ended(request_id)
+        given_up = self._given_up.pop(request_id, None) is not None
+        was_overdue = self._overdue.pop(request_id, None) is not None
+        if given_up or (was_overdue and self.left.pop(request_id, None) is None):
             self._orders.cancel = self._named()
 
     def check(self) -> None:
@@ -109,27 +114,30 @@ class KvDeadlines:
         self.looking_up.clear()
         now = time.monotonic_ns()
         found = self._deadlines.pop_overdue(self._limits, now)
-        if self._reflexes.active:
-            starts, _ = self.waiting
-            given_up = list(self._reflexes.overdue(starts, now))
-            for each in given_up:
-                self._deadlines.end(each.request_id)
-            found += given_up
         if found:
             self._overdue.update({each.request_id: each for each in found})
             self.left.update(
                 {each.request_id: each for each in found if not self._takes_orders(each.request_id)}
             )
             self._orders.cancel = self._named()
+        if self._reflexes.active:
+            starts, _ = self.waiting
+            given_up = self._reflexes.overdue(starts, now)
+            if given_up:
+                self._given_up |= {each.request_id: each for each in given_up}
+                self._orders.cancel = self._named()
+
+    def is_given_up(self, request_id: str) -> bool:
+        """Return whether a reflex has given a load up, and no worker has said yet what became of it."""
+        return request_id in self._given_up
 
     def overdue(self, request_id: str) -> Overdue | None:
         """Return by how much a request is over its deadline, or None if it is not."""
         return self._overdue.get(request_id)
 
     def _named(self) -> dict[str, WaitKind]:
-        return {
-            request_id: each.wait for request_id, each in self._overdue.items() if request_id not in self.left
-        }
+        overdue = {name: each.wait for name, each in self._overdue.items() if name not in self.left}
+        return {**{name: each.wait for name, each in self._given_up.items()}, **overdue}
 
 
 class KvFailureDecider:
@@ -193,9 +201,13 @@ class KvFailureDecider:
         return self._log.revise(record.request_id, record.present_attempt, failed)
 
     def _decide(self, affected: Affected, reflex: str) -> Decision:
-        reflex = reflex if affected.trigger in REFLEX_TRIGGERS else ""
+        trigger = affected.trigger
+        if trigger not in REFLEX_TRIGGERS:
+            reflex = ""
+        elif not reflex:
+            trigger = Trigger.FAILURE
         decision = decide_kv(
-            KvLoss(affected.lost, affected.exported, affected.trigger, reflex),
+            KvLoss(affected.lost, affected.exported, trigger, reflex),
             vllm=Outcome.RECOMPUTED if affected.optional else self._own,
             policy=self.policy,
             observed=self.policy.observed,

@@ -21,7 +21,7 @@ from penstock.instrumentation.vllm.kv.failure_planner import (
     UnconfirmedKvLoads,
 )
 from penstock.instrumentation.vllm.kv.integrity import KvVerifier
-from penstock.instrumentation.vllm.kv.overdue_loads import OverdueLoads
+from penstock.instrumentation.vllm.kv.overdue_loads import OverdueLoads, pulls
 from penstock.instrumentation.vllm.kv.reflexes import KvReflexes
 from penstock.instrumentation.vllm.kv.request_peers import LoadAdmission, RequestPeers, keep_local
 from penstock.instrumentation.vllm.kv.tier_sources import TierSources
@@ -89,7 +89,8 @@ class KvLoadController:
         self._overdue = OverdueLoads(scheduler, observer)
         self.reflexes = KvReflexes(
             observer,
-            can_end=lambda name: self._rewinds and self._overdue.worker_ends(name),
+            able=self._rewinds and pulls(scheduler.connector),
+            can_end=self._overdue.worker_ends,
             has_room=self._decider.has_room,
         )
         self._peers = RequestPeers(gate, self.reflexes)
@@ -101,7 +102,7 @@ class KvLoadController:
         self._planner = KvFailurePlanner(
             scheduler,
             external_tokens=lambda request: observer.record_of(request).external_tokens,
-            trigger=self._trigger,
+            trigger=lambda name: self._overdue.trigger(name, self.deadlines),
             media=media,
             policy_decides=lambda: self._decider.decides_all,
             settle=self._settle,
@@ -135,16 +136,20 @@ class KvLoadController:
             if self._peers.is_open(record.peer.address):
                 keep_local(self._scheduler.connector, request)
             return LoadAdmission.AS_ASKED
-        trigger, reflex, cause = Trigger.QUARANTINE, "", self._peers.cause(record.peer.address)
+        reflex = ""
         if self._peers.admit(record).remote:
-            reflex = "" if record.probe else self.reflexes.leaves_out(request, record, external_tokens)
+            if self.reflexes.active and not record.probe:
+                reflex = self.reflexes.leaves_out(request, record, external_tokens)
             if not reflex:
                 return LoadAdmission.AS_ASKED
-            trigger, cause = Trigger.SLOW_PEER, Cause(0, 0)
-        keep_local(self._scheduler.connector, request)
+        if not reflex:
+            keep_local(self._scheduler.connector, request)
         self._begin_load(record, external_tokens)
-        record.reflex = reflex
+        # Of one that is left out vLLM tells the peer, which is well, that it may free its blocks.
+        record.reflex, record.stays_local = reflex, bool(reflex)
+        trigger = Trigger.SLOW_PEER if reflex else Trigger.QUARANTINE
         affected = Affected(request.request_id, local_tokens, external_tokens, trigger=trigger)
+        cause = Cause(0, 0) if reflex else self._peers.cause(record.peer.address)
         decision = self._decide(record, affected, cause)
         return LoadAdmission.LOCAL if decision.outcome is Outcome.RECOMPUTED else LoadAdmission.FAIL
 
@@ -193,10 +198,12 @@ class KvLoadController:
 
     def on_waiting(self, request: Any) -> None:
         """Start the deadline of a request that waits for its load; one that starts later has begun as far as clocks and records go."""
-        if self._delays and (tokens := delayed_load(self._scheduler, request.request_id)):
-            self._on_load(request, tokens)
+        delayed = delayed_load(self._scheduler, request.request_id) if self._delays else 0
+        if delayed:
+            self._on_load(request, delayed)
         self.deadlines.on_waiting(request.request_id)
-        if self.reflexes.active:
+        # What vLLM itself has put off says nothing about the peer.
+        if self.reflexes.active and not delayed:
             self.reflexes.on_waiting(request)
         self.unconfirmed.on_waiting(request.request_id)
 
@@ -286,13 +293,6 @@ class KvLoadController:
             for request_id in plan.failed:
                 self.failing.fail(request_id)
         return plan
-
-    def _trigger(self, request_id: str) -> Trigger:
-        """Return what has ended the load of a request."""
-        record = self._observer.record(request_id)
-        if record is not None and record.given_up:
-            return Trigger.START_WAIT
-        return Trigger.FAILURE if self.deadlines.overdue(request_id) is None else Trigger.DEADLINE
 
     def _give_up(self, ended: AbstractSet[str]) -> frozenset[str]:
         """Give up the overdue loads that no worker ends, but not those that have *ended* in this step, and look-ups."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.instrumentation.vllm.compat import transfer_mode
 from penstock.instrumentation.vllm.kv.abandoned_loads import loading_connector, takes_orders
 from penstock.instrumentation.vllm.kv.failure_planner import WAITING_FOR_KV
 from penstock.instrumentation.vllm.naming import Peer
+from penstock.rules import Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,9 +16,15 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.kv.abandoned_loads import AbandonedLoads
     from penstock.instrumentation.vllm.kv.base import KvTransfers
+    from penstock.instrumentation.vllm.kv.decider import KvDeadlines
     from penstock.instrumentation.vllm.kv.request_peers import RequestPeers
     from penstock.instrumentation.vllm.requests import SchedulerObserver
     from penstock.rules import Overdue
+
+
+def pulls(connector: Any) -> bool:
+    """Return whether *connector* is NIXL's that reads from its peers: its workers obey, and tell when a transfer begins."""
+    return transfer_mode(getattr(connector, "connector_scheduler", None)) == "pull"
 
 
 class OverdueLoads:
@@ -36,6 +44,16 @@ class OverdueLoads:
         """Return whether a request waits for a load."""
         request = self._scheduler.requests.get(request_id)
         return request is not None and request.status.name == WAITING_FOR_KV
+
+    def trigger(self, request_id: str, deadlines: KvDeadlines) -> Trigger:
+        """Return what has ended the load of a request."""
+        record = self._observer.record(request_id)
+        if record is not None and self.is_waited_for(request_id):
+            # Of an order that was obeyed the report may be lost.
+            unreported = record.failure is None and deadlines.is_given_up(request_id)
+            if record.given_up or unreported:
+                return Trigger.START_WAIT
+        return Trigger.FAILURE if deadlines.overdue(request_id) is None else Trigger.DEADLINE
 
     def give_up(
         self,

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.instrumentation.core import guarded
 from penstock.rules import (
+    NO_REFLEXES,
     DecidedBy,
     EngineReflexes,
     Outcome,
@@ -24,7 +26,7 @@ from penstock.rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.instrumentation.vllm.requests import RequestRecord, SchedulerObserver
     from penstock.rules import Decision, Policy, WaitLimit
@@ -35,6 +37,7 @@ _NO_ROOM: Final = "the recompute budget has no room for it"
 _CANNOT_END: Final = "it cannot be taken back here"
 # Ends of waits that have passed otherwise, in the heap.
 _MOST_STALE: Final = 1024
+_MOST_ENGINES: Final = 1024
 
 
 class _Wait(NamedTuple):
@@ -49,7 +52,9 @@ class KvReflexes:
     """All but :meth:`on_policy_change` runs on the scheduler's thread, inside a step.
 
     Attributes:
+        able: whether its connector tells when a transfer begins, its workers end loads, and what was lost can be computed here.
         active: whether a policy has a reflex. A step without pays for no more than this.
+        gives_up: whether a policy has loads given up whose start does not come.
 
     """
 
@@ -57,6 +62,7 @@ class KvReflexes:
         self,
         observer: SchedulerObserver,
         *,
+        able: bool,
         can_end: Callable[[str], bool],
         has_room: Callable[[int], bool],
     ) -> None:
@@ -64,28 +70,35 @@ class KvReflexes:
 
         Args:
             observer: of the scheduler's requests.
-            can_end: whether the load that a request waits for can be ended, and its request computed.
+            able: see above.
+            can_end: whether the load that a request waits for can be ended.
             has_room: whether so many tokens may be recomputed now.
 
         """
-        self.active = False
+        self.able = able
+        self.active = self.gives_up = False
         self._observer = observer
         self._can_end = can_end
         self._has_room = has_room
         self._engine = EngineReflexes()
         self._waits: dict[str, _Wait] = {}
         self._due: list[tuple[int, str]] = []
+        # Tokens of loads that were given up and are not decided about.
+        self._given_up: dict[str, int] = {}
+        # The engine that was loaded from last, by address: what was measured is not of another one.
+        self._engines: OrderedDict[str, str] = OrderedDict()
 
     def on_policy_change(self, policy: Policy) -> None:
         """Apply the policy that came into force; what was measured under another one holds on."""
-        rules = reflex_rules(policy)
+        rules = reflex_rules(policy) if self.able else NO_REFLEXES
         if rules == self._engine.rules:
             return
         self.active = bool(rules)
+        self.gives_up = rules.start_wait is not None and rules.start_wait.enforce
         self._observer.on_first_token = self._on_first_token if self.active else None
         if not self.active:
             self._engine = EngineReflexes()
-            self._waits, self._due = {}, []
+            self._waits, self._due, self._given_up = {}, [], {}
         self._engine.rules = rules
 
     # A peer that is slow
@@ -95,13 +108,15 @@ class KvReflexes:
         rule = self._engine.rules.slow_peer
         if rule is None or record.peer is None or record.would or request.mm_features:
             return ""
+        if self._engines.get(record.peer.address) != record.peer.engine_id:
+            return ""
         now = time.monotonic_ns()
         reason = self._engine.slow_peer(record.peer.address, tokens, now)
         if not reason:
             return ""
         if not rule.enforce:
             record.would = reason
-        elif not self._has_room(tokens):
+        elif not self._has_room(tokens + sum(self._given_up.values())):
             record.would = f"{reason}; {_NO_ROOM}"
         elif not self._engine.may_act(now):
             record.would = f"{reason}; {_PER_MINUTE}"
@@ -126,37 +141,38 @@ class KvReflexes:
             self._due = [(each.due_ns, name) for name, each in self._waits.items() if each.limit is not None]
             heapq.heapify(self._due)
 
-    def overdue(self, starts: Mapping[str, int], now: int) -> Iterator[Overdue]:
-        """Yield the loads that are given up now; *starts* are the requests whose transfer has not begun."""
+    @guarded(_HOOK, default=())
+    def overdue(self, starts: Mapping[str, int], now: int) -> Sequence[Overdue]:
+        """Return the loads that are given up now; *starts* are the requests whose transfer has not begun."""
+        found: list[Overdue] = []
         while self._due and self._due[0][0] <= now:
             due_ns, request_id = heapq.heappop(self._due)
             wait, record = self._waits.get(request_id), self._observer.record(request_id)
             if wait is None or wait.due_ns != due_ns or wait.limit is None:
                 continue
-            if record is None or request_id not in starts:
+            if record is None or request_id not in starts or self._engine.rules.start_wait is None:
+                continue
+            # A quarantined peer's probe has to end by itself, or it would prove nothing.
+            if record.probe:
                 continue
             waited = now - wait.since_ns
-            record.would = self._refused(record, wait.limit, waited, now)
-            if not record.would:
-                record.reflex = wait.limit.reason(waited)
-                yield Overdue(request_id, WaitKind.REFLEX, waited, wait.limit.limit_ns, record.reflex)
-
-    def on_began(self, request_id: str) -> bool:
-        """Take back that a load was given up, because its transfer has begun; tell whether that came in time."""
-        record = self._observer.record(request_id)
-        if record is None or record.failure is not None:
-            return False
-        record.reflex = ""
-        return True
+            refused = self._refused(record, wait.limit, waited, now)
+            if refused:
+                record.would = record.would or refused
+                continue
+            record.reflex = wait.limit.reason(waited)
+            self._given_up[request_id] = wait.limit.tokens
+            found.append(Overdue(request_id, WaitKind.REFLEX, waited, wait.limit.limit_ns, record.reflex))
+        return found
 
     def _refused(self, record: RequestRecord, limit: WaitLimit, waited_ns: int, now: int) -> str:
         """Return what a load would be given up for that is not; empty if it is given up."""
-        rule, reason = self._engine.rules.start_wait, limit.reason(waited_ns)
-        if rule is None or not rule.enforce:
+        reason = limit.reason(waited_ns)
+        if not self.gives_up:
             return reason
         if not self._can_end(record.request_id):
             return f"{reason}; {_CANNOT_END}"
-        if not self._has_room(limit.tokens):
+        if not self._has_room(limit.tokens + sum(self._given_up.values())):
             return f"{reason}; {_NO_ROOM}"
         return "" if self._engine.may_act(now) else f"{reason}; {_PER_MINUTE}"
 
@@ -165,13 +181,22 @@ class KvReflexes:
     def on_load_ended(self, record: RequestRecord, address: str) -> None:
         """Record that a load from the peer at *address* has succeeded, or that a reflex has given it up."""
         wait = self._waits.pop(record.request_id, None)
-        if wait is not None:
-            now = time.monotonic_ns()
-            self._engine.on_loaded(address, record.external_tokens, now - wait.since_ns, now)
+        if wait is None or record.peer is None:
+            return
+        now = time.monotonic_ns()
+        # What it waited behind the handshakes of other peers is not this one's.
+        gates = (record.gates.fields() if record.gates is not None else None) or {}
+        took = max(now - wait.since_ns - gates.get("handshake_queue_nano", 0), 0)
+        self._engine.on_loaded(address, record.external_tokens, took, now)
+        self._engines[address] = record.peer.engine_id
+        self._engines.move_to_end(address)
+        if len(self._engines) > _MOST_ENGINES:
+            self._engines.popitem(last=False)
 
     def on_ended(self, request_id: str) -> None:
         """Forget the wait of a request."""
         self._waits.pop(request_id, None)
+        self._given_up.pop(request_id, None)
 
     @guarded(_HOOK, default=None)
     def _on_first_token(self, record: RequestRecord, request: Any) -> None:

@@ -78,8 +78,9 @@ class RequestPeers:
         if failure.peer.address != UNKNOWN:
             address = failure.peer.address
         if record.given_up:
-            # Our own impatience is nothing against the peer, but it was as slow as this.
-            self._reflexes.on_load_ended(record, address)
+            # Our own impatience is nothing against the peer, but it was as slow as this, unless others held it up.
+            if failure.mode != c.FAILURE_MODE_COLLATERAL:
+                self._reflexes.on_load_ended(record, address)
             self._report(record, address, failure.peer.engine_id, INCONCLUSIVE)
             return
         if failure.mode != c.FAILURE_MODE_COLLATERAL:
@@ -105,7 +106,8 @@ class RequestPeers:
         """Count a load that succeeded."""
         address = self._loading.pop(record.request_id, "")
         if address and record.peer is not None:
-            self._reflexes.on_load_ended(record, address)
+            if self._reflexes.active:
+                self._reflexes.on_load_ended(record, address)
             self._report(record, address, record.peer.engine_id, None)
 
     def on_promotion(self, record: RequestRecord | None, peer: Peer, failure: PeerFailure | None) -> None:

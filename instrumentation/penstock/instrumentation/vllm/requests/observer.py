@@ -125,7 +125,7 @@ class SchedulerObserver:
         timed_out = record is not None and record.timed_out
         ending = c.DEFERRAL_ENDING_TIMEOUT if timed_out else c.DEFERRAL_ENDING_ABORTED
         for deferral in self._deferrals.end_all(request_id):
-            self._emit("deferral_end", self._end_fields(deferral, ending), request_id)
+            self._emit("deferral_end", self._end_fields(deferral, ending, record), request_id)
         if record is None:
             return
         # What vLLM did about a failed load during a pause is not known.
@@ -191,17 +191,16 @@ class SchedulerObserver:
             if reason == c.DEFERRAL_REASON_REMOTE_KV:
                 timed_out = record is not None and record.timed_out
             ending = c.DEFERRAL_ENDING_TIMEOUT if timed_out else c.DEFERRAL_ENDING_READY
-            fields = self._end_fields(ended, ending)
-            if record is not None and record.would and reason == c.DEFERRAL_REASON_REMOTE_KV:
-                fields["observed_reason"] = fields.get("observed_reason") or record.would
-                record.would = ""
-            self._emit("deferral_end", fields, request_id)
+            self._emit("deferral_end", self._end_fields(ended, ending, record), request_id)
 
     @staticmethod
-    def _end_fields(ended: OpenDeferral, ending: int) -> dict[str, Any]:
+    def _end_fields(ended: OpenDeferral, ending: int, record: RequestRecord | None) -> dict[str, Any]:
         fields = ended.end_fields(ending)
         if ended.reason == c.DEFERRAL_REASON_REMOTE_KV and ending != c.DEFERRAL_ENDING_TIMEOUT:
             fields["observed_reason"] = ended.observed_reason(runtime.policy.current, time.time_ns())
+        if ended.reason == c.DEFERRAL_REASON_REMOTE_KV and record is not None and record.would:
+            fields["observed_reason"] = fields.get("observed_reason") or record.would
+            record.would = ""
         return fields
 
     def is_deferred(self, request_id: str) -> bool:

@@ -125,7 +125,7 @@ class RequestRecord:
     @property
     def given_up(self) -> bool:
         """Whether a reflex has given its present load up, and a worker has ended it by that."""
-        return bool(self.reflex) and self.failure is not None and self.failure.mode == c.FAILURE_MODE_TIMEOUT
+        return bool(self.reflex) and self.failure is not None and self.failure.given_up
 
     def begin_load(self, external_tokens: int, *, collateral: bool = False) -> None:
         """Record that the next remote load begins, or with *collateral* that another's failure affects it."""

@@ -136,7 +136,9 @@ class SchedulerSession:
         """Return what this engine acts upon; a policy is refused rather than accepted and not carried out."""
         unable = set()
         if not can_fail_loads(self._scheduler):
-            unable |= {"kv_load_failure", "reflexes"}
+            unable.add("kv_load_failure")
+        if self._connector is not None and not self.loads.reflexes.able:
+            unable.add("reflexes")
         if self._ec_connector is not None and (self.ec is None or not hears_all_ranks(self._scheduler)):
             unable.add("ec_load_failure")
         return [name for name in POLICY_FIELDS if name not in unable]

@@ -324,7 +324,7 @@ class NixlObserver(NixlAttemptFailures):
         failure = failure_modes.Failure(
             c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, "", "", failure_modes.cut(text)
         )
-        self.on_failure(failure, request_id, meta=meta, waited=waited)
+        self.on_failure(failure, request_id, meta=meta, waited=waited, given_up=reflex)
         if pinned:
             # A refused release may have pinned them before, of which the scheduler does not know.
             self.on_blocks_pinned(request_id, meta)
