@@ -93,6 +93,13 @@ def test_an_action_of_a_newer_agent_is_refused(section: str) -> None:
     assert said == f"{path} has the value 3, which this engine does not know; use observe or enforce"
 
 
+def test_a_storm_that_is_to_act_is_refused() -> None:
+    """It is not taken for one that observes."""
+    path, said = _refused(_entry(recomputeStorm={"action": "REFLEX_ACTION_ENFORCE"}))
+    assert path == "reflexes.recomputeStorm.action"
+    assert said == f"{path} is enforce; it can only observe"
+
+
 def test_an_engine_without_the_section_refuses_it_by_its_field() -> None:
     """Not silently: a reflex that is not there reports nothing."""
     path, said = _refused(_entry(slowPeer={"factor": 2}), ("kv_load_failure",))

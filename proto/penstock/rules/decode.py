@@ -262,6 +262,8 @@ def _reflexes(message: policy_pb2.Reflexes) -> Reflexes:
     if message.HasField("recompute_storm"):
         storm, path = message.recompute_storm, "reflexes.recomputeStorm"
         action = _word(storm.action, ReflexAction, f"{path}.action")
+        if action is ReflexAction.ENFORCE:
+            raise RefusedError(f"{path}.action", f"{path}.action is enforce; it can only observe")
         found = replace(
             found, recompute_storm=RecomputeStormReflex(action, _duration(storm, "queue_wait", path))
         )

@@ -198,6 +198,7 @@ def test_a_field_can_be_taken_out_again(harness: AdminHarness, agentctl: Agentct
         "expiresAt",
         "telemetry",
         "integrity",
+        "reflexes",
         "ecLoadFailure",
     )
     result = agentctl(
