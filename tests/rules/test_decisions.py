@@ -175,7 +175,9 @@ bodies = st.builds(
     deferral=st.none()
     | st.builds(Deferral, on_timeout=st.sampled_from([None, Action.RECOMPUTE, Action.FAIL])),
 )
-losses = st.builds(KvLoss, st.integers(0, 400), st.booleans(), st.sampled_from(Trigger))
+losses = st.builds(KvLoss, st.integers(0, 400), st.booleans(), st.sampled_from(Trigger)).map(
+    lambda loss: replace(loss, reflex="reflexes.some: why" if loss.trigger in REFLEX_TRIGGERS else "")
+)
 
 
 def _is_by_reflex(loss):
