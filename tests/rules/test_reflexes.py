@@ -189,7 +189,7 @@ def test_memory_is_bounded() -> None:
         for _ in range(MIN_SAMPLES):
             engine.on_loaded(f"10.0.0.1:{number}", 100, _SECOND, _NOW)
         assert engine.slow_peer(f"10.0.0.1:{number}", 100, _NOW) != ""
-    assert len(engine._computed._samples) == 16
+    assert len(engine._computed._samples) == 64
     assert len(engine._loads._peers) == 1024
     assert len(engine._slow) == 1024
     assert len(engine._acts) == 10

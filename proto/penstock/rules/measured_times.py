@@ -20,8 +20,7 @@ COMPUTED_NS: Final = 60 * 60 * NANOS
 LOADED_NS: Final = 60 * NANOS
 """What was measured of a peer holds for so long: then it is tried again."""
 
-# So few that the estimate follows the load of the engine after some requests.
-_MOST_COMPUTED: Final = 16
+_MOST_COMPUTED: Final = 64
 _MOST_LOADED: Final = 32
 _MOST_PEERS: Final = 1024
 # A step takes its time for few tokens as for many: what computed fewer than this part says nothing of more.

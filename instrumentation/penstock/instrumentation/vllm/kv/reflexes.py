@@ -220,7 +220,9 @@ class KvReflexes:
             return decision
         now = time.monotonic_ns()
         self._engine.on_recomputed(tokens, now)
+        if decision.observed is not None or decision.decided_by is DecidedBy.REFLEX:
+            return decision
         reason = self._engine.storm(tokens, now)
-        if not reason or decision.observed is not None:
+        if not reason:
             return decision
         return replace(decision, observed=Verdict(Outcome.FAILED, DecidedBy.REFLEX, reason))
