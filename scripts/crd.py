@@ -77,6 +77,18 @@ MEANINGS = {
     "integrity": "Which transfers are compared with the sender's digest",
     "integrity.sampleRatio": "The share of requests whose transfers are compared",
     "integrity.action": "What happens to a request whose transfer does not match",
+    "reflexes": "What an engine does by itself, by the times that it has measured itself in the last minutes",
+    "reflexes.perMinute": "How often all of them together act in a minute",
+    "reflexes.startWait": "A load that does not begin is given up once waiting is dearer than computing",
+    "reflexes.startWait.action": "Whether it does, or only reports what it would do",
+    "reflexes.startWait.factor": "How many times as long as computing its tokens takes here a load may take to begin",
+    "reflexes.startWait.minWait": "It never gives a load up earlier",
+    "reflexes.slowPeer": "A peer is not loaded from while its loads are dearer than computing",
+    "reflexes.slowPeer.action": "Whether it is not, or the engine only reports so",
+    "reflexes.slowPeer.factor": "How many times as long as computing the tokens takes here its loads may take",
+    "reflexes.recomputeStorm": "Which losses were too large to be recomputed while requests queue behind others that are",
+    "reflexes.recomputeStorm.action": "It only reports: acting would fail requests that are recomputed today",
+    "reflexes.recomputeStorm.queueWait": "How long half of the requests may queue",
     "ejection": "When the relay that leads takes a server out of rotation; engines are sent nothing of it",
     "ejection.action": "Whether it does, or only says what it would do",
     "ejection.minReaders": "Agents whose engines read from the server, and that must find it bad",
@@ -222,6 +234,8 @@ def _structural(node: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
         else:
             break
     made = {key: value for key, value in merged.items() if key in _KEPT}
+    if "const" in merged:
+        made["enum"] = [merged["const"]]
     if "description" in merged:
         made = {"description": merged["description"], **made}
     if "properties" in merged:

@@ -149,9 +149,9 @@ ENGINE_FLOORS = (
     ("core",),
 )
 RULES_FLOORS = (
-    ("decode", "quarantine"),
+    ("decode", "quarantine", "reflexes"),
     ("circuit_breaker", "deadlines", "decisions"),
-    ("field_bounds", "policy", "recompute_budget"),
+    ("field_bounds", "measured_times", "policy", "recompute_budget", "recompute_storm"),
 )
 FLOORS = {
     "penstock.agent": AGENT_FLOORS,

@@ -26,9 +26,12 @@ MODULES_OF_A_ROOT = {
         "decisions",
         "decode",
         "field_bounds",
+        "measured_times",
         "policy",
         "quarantine",
         "recompute_budget",
+        "recompute_storm",
+        "reflexes",
     },
 }
 

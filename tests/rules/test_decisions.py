@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.proto.v1 import common_pb2
 from penstock.rules.decisions import (
+    REFLEX_TRIGGERS,
     Budgets,
     DecidedBy,
     EcLoss,
@@ -174,7 +175,14 @@ bodies = st.builds(
     deferral=st.none()
     | st.builds(Deferral, on_timeout=st.sampled_from([None, Action.RECOMPUTE, Action.FAIL])),
 )
-losses = st.builds(KvLoss, st.integers(0, 400), st.booleans(), st.sampled_from(Trigger))
+losses = st.builds(KvLoss, st.integers(0, 400), st.booleans(), st.sampled_from(Trigger)).map(
+    lambda loss: replace(loss, reflex="reflexes.some: why" if loss.trigger in REFLEX_TRIGGERS else "")
+)
+
+
+def _is_by_reflex(loss):
+    """Return whether a reflex decides, which always recomputes; not where other engines may have the blocks."""
+    return loss.trigger in REFLEX_TRIGGERS and not loss.exported
 
 
 @given(loss=losses, vllm=st.sampled_from(Outcome), observed=st.none() | bodies, rest=bodies)
@@ -184,7 +192,7 @@ def test_without_an_action_vllm_holds(loss, vllm, observed, rest):
     for policy in (NO_POLICY, silent):
         pair = full_budgets(0, 0)
         decision = decide_kv(loss, vllm=vllm, policy=policy, observed=observed, budgets=pair)
-        assert decision.outcome is vllm
+        assert decision.outcome is (Outcome.RECOMPUTED if _is_by_reflex(loss) else vllm)
         assert (decision.decided_by is DecidedBy.VLLM) == (loss.trigger is Trigger.FAILURE)
 
 
@@ -219,6 +227,10 @@ def test_invariants(steps, policy, observed, vllm):
             policy.deferral.on_timeout if policy.deferral and loss.trigger is Trigger.DEADLINE else None
         )
         recomputed = decision.outcome is Outcome.RECOMPUTED
+        if _is_by_reflex(loss):
+            assert recomputed
+            assert (decision.decided_by, decision.observed) == (DecidedBy.REFLEX, None)
+            continue
         assert spent in {0, loss.tokens if recomputed else 0}
         if (on_timeout or rule.action) is not None and loss.exported:
             assert not recomputed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.proto.names import NANOS
 
@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 
 class WaitKind(StrEnum):
-    """The two waits of a request, each by the policy's field that bounds it."""
+    """The two waits of a request, each by the policy's field that bounds it; and the first one's by a reflex."""
 
     START = "maxStartWait"
     TRANSFER = "maxTransferWait"
+    REFLEX = "reflexes.startWait"
+
+
+_CLOCKS: Final = (WaitKind.START, WaitKind.TRANSFER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +54,16 @@ class DeadlineLimits:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A request that is over a deadline: it waited *waited_ns*, and *limit_ns* are allowed."""
+    """A request that is over a deadline: it waited *waited_ns*, and *limit_ns* are allowed.
+
+    *reason* is that of a reflex, which has a limit of its own for each request.
+    """
 
     request_id: str
     wait: WaitKind
     waited_ns: int
     limit_ns: int
+    reason: str = ""
 
 
 def exceeded_deadline(
@@ -90,9 +98,9 @@ class Deadlines:
     __slots__ = ("_latest", "_since", "tables")
 
     def __init__(self) -> None:
-        self._since: dict[WaitKind, dict[str, int]] = {wait: {} for wait in WaitKind}
+        self._since: dict[WaitKind, dict[str, int]] = {wait: {} for wait in _CLOCKS}
         self.tables = (self._since[WaitKind.START], self._since[WaitKind.TRANSFER])
-        self._latest = dict.fromkeys(WaitKind, 0)
+        self._latest = dict.fromkeys(_CLOCKS, 0)
 
     def __len__(self) -> int:
         starts, transfers = self.tables

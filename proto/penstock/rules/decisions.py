@@ -59,6 +59,7 @@ class DecidedBy(IntEnum):
     QUARANTINE = constants.DECIDED_BY_QUARANTINE
     BUDGET = constants.DECIDED_BY_BUDGET
     DEADLINE = constants.DECIDED_BY_DEADLINE
+    REFLEX = constants.DECIDED_BY_REFLEX
 
 
 class Trigger(Enum):
@@ -67,12 +68,18 @@ class Trigger(Enum):
     FAILURE = ""
     QUARANTINE = "the peer is quarantined; "
     DEADLINE = "the wait was over its deadline; "
+    START_WAIT = "the wait was dearer than computing; "
+    SLOW_PEER = "the peer is slow; "
+
+
+REFLEX_TRIGGERS: Final = frozenset({Trigger.START_WAIT, Trigger.SLOW_PEER})
+"""What a reflex gives up, or leaves out, is computed here."""
 
 
 def trigger_of(reason: str) -> Trigger:
     """Return what required a decision, by its reason."""
     return next(
-        (each for each in (Trigger.QUARANTINE, Trigger.DEADLINE) if reason.startswith(each.value)),
+        (each for each in Trigger if each.value and reason.startswith(each.value)),
         Trigger.FAILURE,
     )
 
@@ -113,12 +120,14 @@ class KvLoss:
         tokens: to compute again.
         exported: another connector may already have passed tainted blocks on, so the request must not be rewound.
         trigger: what requires the decision.
+        reflex: why a reflex gives the load up or leaves it out, with its field first; empty where none does.
 
     """
 
     tokens: int
     exported: bool = False
     trigger: Trigger = Trigger.FAILURE
+    reflex: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +170,8 @@ _DECIDED_BY: Final = {
     Trigger.FAILURE: DecidedBy.POLICY,
     Trigger.QUARANTINE: DecidedBy.QUARANTINE,
     Trigger.DEADLINE: DecidedBy.DEADLINE,
+    Trigger.START_WAIT: DecidedBy.REFLEX,
+    Trigger.SLOW_PEER: DecidedBy.REFLEX,
 }
 _OUTCOMES: Final = {Action.RECOMPUTE: Outcome.RECOMPUTED, Action.FAIL: Outcome.FAILED}
 
@@ -176,9 +187,11 @@ def decide_kv(
     """Decide about a failed KV load by ``kvLoadFailure``, and after a deadline by ``deferral.onTimeout``.
 
     *vllm* is the outcome of vLLM's own ``kv_load_failure_policy``; it holds wherever the policy sets no action, so
-    that without a policy nothing changes. Only a recompute by ``auto`` consumes the budget; one by an explicit
-    ``recompute`` does not.
+    that without a policy nothing changes. What a reflex gives up is recomputed. Only a recompute by ``auto`` or by a reflex
+    consumes the budget; one by an explicit ``recompute`` does not.
     """
+    if loss.reflex and not loss.exported:
+        return _decision(_reflex_verdict(loss, budgets.enforced), None, policy)
     verdict = _kv_verdict(loss, vllm, policy, budgets.enforced)
     shadow = None if observed is None else _kv_verdict(loss, vllm, observed, budgets.observed)
     return _decision(verdict, shadow, policy)
@@ -198,6 +211,12 @@ def decide_ec(loss: EcLoss, *, default: Outcome, policy: Policy, observed: Polic
 def _decision(verdict: Verdict, shadow: Verdict | None, policy: Policy) -> Decision:
     name = policy.name_of(verdict.field) if verdict.field else ""
     return Decision(verdict.outcome, verdict.decided_by, verdict.reason, verdict.field, shadow, name)
+
+
+def _reflex_verdict(loss: KvLoss, budget: RecomputeBudget) -> Verdict:
+    budget.acquire(loss.tokens)
+    field = f"{loss.reflex.partition(':')[0]}.action"
+    return Verdict(Outcome.RECOMPUTED, DecidedBy.REFLEX, f"{loss.trigger.value}{loss.reflex}", field)
 
 
 def _kv_verdict(loss: KvLoss, vllm: Outcome, policy: PolicyBody, budget: RecomputeBudget) -> Verdict:

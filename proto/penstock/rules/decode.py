@@ -8,7 +8,9 @@ are set and those that this engine's contract lacks, are found here. Imports pro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 from penstock.proto.v1.policy_pb2 import FailureAction, Push
@@ -24,15 +26,22 @@ from penstock.rules.policy import (
     Policy,
     PolicyBody,
     PolicySource,
+    RecomputeStormReflex,
+    ReflexAction,
+    Reflexes,
+    SlowPeerReflex,
+    StartWaitReflex,
     Telemetry,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from google.protobuf.message import Message
     from penstock.proto.v1 import policy_pb2
     from penstock.proto.v1.policy_pb2 import ScheduledPolicy
+
+Word = TypeVar("Word", bound=StrEnum)
 
 HASH_MAX: Final = 128
 POLICIES_MAX: Final = 16
@@ -231,13 +240,34 @@ def _integrity(message: policy_pb2.Integrity) -> Integrity:
         raise RefusedError(
             "integrity.sampleRatio", f"integrity.sampleRatio is {ratio:g}; use a number from 0 to 1"
         )
-    actions, number = list(IntegrityAction), int(message.action)
-    if not 0 <= number <= len(actions):
-        raise RefusedError(
-            "integrity.action",
-            f"integrity.action has the value {number}, which this engine does not know; use observe or enforce",
+    return Integrity(sample_ratio=ratio, action=_word(message.action, IntegrityAction, "integrity.action"))
+
+
+def _reflexes(message: policy_pb2.Reflexes) -> Reflexes:
+    found = Reflexes(per_minute=_number(message, "per_minute", "reflexes"))
+    if message.HasField("start_wait"):
+        start, path = message.start_wait, "reflexes.startWait"
+        found = replace(
+            found,
+            start_wait=StartWaitReflex(
+                action=_word(start.action, ReflexAction, f"{path}.action"),
+                factor=_fraction(start, "factor", path),
+                min_wait=_duration(start, "min_wait", path),
+            ),
         )
-    return Integrity(sample_ratio=ratio, action=actions[number - 1] if number else None)
+    if message.HasField("slow_peer"):
+        slow, path = message.slow_peer, "reflexes.slowPeer"
+        action = _word(slow.action, ReflexAction, f"{path}.action")
+        found = replace(found, slow_peer=SlowPeerReflex(action, _fraction(slow, "factor", path)))
+    if message.HasField("recompute_storm"):
+        storm, path = message.recompute_storm, "reflexes.recomputeStorm"
+        action = _word(storm.action, ReflexAction, f"{path}.action")
+        if action is ReflexAction.ENFORCE:
+            raise RefusedError(f"{path}.action", f"{path}.action is enforce; it can only observe")
+        found = replace(
+            found, recompute_storm=RecomputeStormReflex(action, _duration(storm, "queue_wait", path))
+        )
+    return found
 
 
 _SECTIONS: Final[dict[str, Callable[[Any], Any]]] = {
@@ -247,6 +277,7 @@ _SECTIONS: Final[dict[str, Callable[[Any], Any]]] = {
     "peer_quarantine": _quarantine,
     "telemetry": _telemetry,
     "integrity": _integrity,
+    "reflexes": _reflexes,
 }
 
 
@@ -268,7 +299,17 @@ def _fallback(number: int, path: str) -> Action | None:
     return action
 
 
-def _choice(actions: list[Action]) -> str:
+def _word(number: int, words: type[Word], path: str) -> Word | None:
+    known = list(words)
+    if not 0 <= number <= len(known):
+        raise RefusedError(
+            path,
+            f"{path} has the value {number}, which this engine does not know; use {_choice(known)}",
+        )
+    return known[number - 1] if number else None
+
+
+def _choice(actions: Sequence[StrEnum]) -> str:
     return " or ".join(action.value for action in actions)
 
 
@@ -280,6 +321,17 @@ def _number(message: Message, name: str, path: str) -> int | None:
     if not _is_within(path, value):
         least, most = FIELD_BOUNDS[path]
         raise RefusedError(path, f"{path} is {value}; use a number from {least} to {most}")
+    return value
+
+
+def _fraction(message: Message, name: str, path: str) -> float | None:
+    if not message.HasField(name):
+        return None
+    value = float(getattr(message, name))
+    path = _path_of(message, name, path)
+    if not _is_within(path, value):
+        least, most = FIELD_BOUNDS[path]
+        raise RefusedError(path, f"{path} is {value:g}; use a number from {least:g} to {most:g}")
     return value
 
 

@@ -24,6 +24,9 @@ WAIT_BOUNDS: Final = Bounds(0.001, 3_600)
 """Of what a request or a log line waits for: no request waits longer than an hour."""
 QUARANTINE_TIME_BOUNDS: Final = Bounds(1, 86_400)
 """Of what is counted and kept of a peer: up to a day."""
+REFLEX_FACTOR_BOUNDS: Final = Bounds(1.1, 100)
+"""How much dearer waiting is than computing, before a reflex acts: a tenth at least, or it would act on noise."""
+REFLEX_RATE_BOUNDS: Final = Bounds(1, 6_000)
 
 FIELD_BOUNDS: Final[Mapping[str, Bounds]] = {
     "kvLoadFailure.maxRecomputeTokens": TOKEN_BOUNDS,
@@ -38,5 +41,10 @@ FIELD_BOUNDS: Final[Mapping[str, Bounds]] = {
     "telemetry.traceSampleRatio": RATIO_BOUNDS,
     "telemetry.failureLogInterval": WAIT_BOUNDS,
     "integrity.sampleRatio": RATIO_BOUNDS,
+    "reflexes.perMinute": REFLEX_RATE_BOUNDS,
+    "reflexes.startWait.factor": REFLEX_FACTOR_BOUNDS,
+    "reflexes.startWait.minWait": WAIT_BOUNDS,
+    "reflexes.slowPeer.factor": REFLEX_FACTOR_BOUNDS,
+    "reflexes.recomputeStorm.queueWait": WAIT_BOUNDS,
 }
 """Each field that has a number or a duration; the others are words."""

@@ -78,6 +78,48 @@ class Integrity:
     action: IntegrityAction | None = None
 
 
+class ReflexAction(StrEnum):
+    """Whether a reflex acts or only reports what it would have done, by the manifest's word."""
+
+    OBSERVE = "observe"
+    ENFORCE = "enforce"
+
+
+@dataclass(frozen=True, slots=True)
+class StartWaitReflex:
+    """``reflexes.startWait``; without *action* it only reports."""
+
+    action: ReflexAction | None = None
+    factor: float | None = None
+    min_wait: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPeerReflex:
+    """``reflexes.slowPeer``; without *action* it only reports."""
+
+    action: ReflexAction | None = None
+    factor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputeStormReflex:
+    """``reflexes.recomputeStorm``; it only reports."""
+
+    action: ReflexAction | None = None
+    queue_wait: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reflexes:
+    """``reflexes``; one that no policy sets is not there."""
+
+    per_minute: int | None = None
+    start_wait: StartWaitReflex | None = None
+    slow_peer: SlowPeerReflex | None = None
+    recompute_storm: RecomputeStormReflex | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyBody:
     """One merge of policies; a field is None where no policy sets it."""
@@ -88,6 +130,7 @@ class PolicyBody:
     peer_quarantine: PeerQuarantine | None = None
     telemetry: Telemetry | None = None
     integrity: Integrity | None = None
+    reflexes: Reflexes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,18 @@ def test_a_load_that_a_quarantine_refused_ends_no_wait() -> None:
     assert found[_DECIDED._replace(decided_by=c.DECIDED_BY_QUARANTINE)].waits_in_vain == 0
 
 
+def test_a_load_that_a_reflex_left_out_ends_no_wait_either() -> None:
+    """One that it gave up does."""
+    for reason, waits in (
+        ("the peer is slow; reflexes.slowPeer: its loads take 3 s", 0),
+        ("the wait was dearer than computing; reflexes.startWait: 3 s waited", 1),
+    ):
+        found = _charged(
+            outcome("r", decided_by=c.DECIDED_BY_REFLEX, reason=reason, time_ns=TIME + SECOND), _wait()
+        )
+        assert found[_DECIDED._replace(decided_by=c.DECIDED_BY_REFLEX)].waits_in_vain == waits
+
+
 def test_each_failure_ends_one_wait() -> None:
     """Of two waits of a request the newest that had begun; the later one got its state."""
     found = _charged(

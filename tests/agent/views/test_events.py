@@ -114,6 +114,17 @@ def test_policies_are_named(item: Any, policies: Any, previous: Any, words: str)
                 "(observed: given up, deferral.maxStartWait: it took 3 s, 1 s are allowed)"
             ),
         ),
+        (
+            deferral_end(DECODE, observed_reason="reflexes.slowPeer: its loads take 3 s"),
+            "waited for remote_kv: ready (observed: not loaded, reflexes.slowPeer: its loads take 3 s)",
+        ),
+        (
+            deferral_end(DECODE, observed_reason="reflexes.startWait: 3 s waited for the load to begin"),
+            (
+                "waited for remote_kv: ready "
+                "(observed: given up, reflexes.startWait: 3 s waited for the load to begin)"
+            ),
+        ),
         (_rehearsed(failed_load()), "kv handshake/refused: connection refused [drill]"),
         (
             _rehearsed(

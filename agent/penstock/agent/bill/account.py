@@ -14,6 +14,7 @@ from penstock.agent.bill.costs import Charge, Costs, Price
 from penstock.proto import constants as c
 from penstock.proto.deferral_channels import WAITED_CHANNELS
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
+from penstock.rules import Trigger, trigger_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,13 @@ KINDS: Final = ("load_outcome", "deferral_end", "request_closed", "transfer_dela
 
 UNKNOWN: Final = "unknown"
 _POLICY: Final = frozenset(
-    {c.DECIDED_BY_POLICY, c.DECIDED_BY_QUARANTINE, c.DECIDED_BY_BUDGET, c.DECIDED_BY_DEADLINE}
+    {
+        c.DECIDED_BY_POLICY,
+        c.DECIDED_BY_QUARANTINE,
+        c.DECIDED_BY_BUDGET,
+        c.DECIDED_BY_DEADLINE,
+        c.DECIDED_BY_REFLEX,
+    }
 )
 # Of one request and channel: more at a time are of a client that reuses its ids.
 _MAX_JOINED: Final = 64
@@ -37,6 +44,7 @@ class _Decision(NamedTuple):
     collateral: bool
     recomputed: bool
     costs: Costs
+    unwaited: bool
 
 
 class _ChargedWait(NamedTuple):
@@ -47,7 +55,7 @@ class _ChargedWait(NamedTuple):
 
     def ended_by(self, decision: _Decision) -> bool:
         """Whether the failure that was decided about may have ended it: a wait whose load failed ends as ready, too."""
-        if decision.charge.decided_by == c.DECIDED_BY_QUARANTINE or self.at_ns - self.nano > decision.at_ns:
+        if decision.unwaited or self.at_ns - self.nano > decision.at_ns:
             return False
         # A request whose blocks another load has spoiled need not have waited itself.
         return not decision.collateral or self.at_ns >= decision.at_ns
@@ -161,7 +169,7 @@ class BillAccount:
             self._plain[charge].add(costs)
         else:
             self._decisions[place].append(
-                _Decision(event.time_unix_nano, charge, collateral, recomputed, costs)
+                _Decision(event.time_unix_nano, charge, collateral, recomputed, costs, _is_unwaited(body))
             )
 
     def _add_wait(self, event: Event, body: DeferralEnd) -> None:
@@ -203,6 +211,11 @@ class BillAccount:
     def _charge(self, place: tuple[str, int], decision: _Decision) -> Charge:
         culprit = self._culprits.get(place) if decision.collateral else None
         return decision.charge if culprit is None else decision.charge._replace(peer=culprit)
+
+
+def _is_unwaited(body: LoadOutcome) -> bool:
+    """Return whether the load was not begun: nothing was waited for."""
+    return body.decided_by == c.DECIDED_BY_QUARANTINE or trigger_of(body.reason) is Trigger.SLOW_PEER
 
 
 def _shares(wait: _ChargedWait, delays: list[_Delay]) -> Sequence[tuple[Charge, Costs]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.replay.counts import Counts, Note, PeerTimes, Replayed
+from penstock.agent.replay.counts import Counts, Note, PeerTimes, ReflexCounts, Replayed
 from penstock.agent.replay.recommend import (
     MAX_REPLAYS,
     MIN_LOADS,
@@ -16,6 +16,7 @@ from penstock.agent.replay.recommend import (
     wait_bounds,
 )
 from penstock.agent.replay.recorded import KINDS, RecordedLoads, Recording
+from penstock.agent.replay.reflexes import acting
 from penstock.agent.replay.replay import OwnOutcomes, replay
 
 __all__ = [
@@ -29,10 +30,12 @@ __all__ = [
     "PeerTimes",
     "RecordedLoads",
     "Recording",
+    "ReflexCounts",
     "Replayed",
     "Seen",
     "Trial",
     "Value",
+    "acting",
     "is_better",
     "is_harmless",
     "replay",

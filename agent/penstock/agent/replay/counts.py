@@ -17,6 +17,10 @@ class Note(StrEnum):
     TRIED = "were kept from a quarantined peer; assumed to fail there at once, as the loads before them"
     LONGER = "were cut by a deadline and would have waited longer; assumed to reach the later deadline"
     ENDLESS = "were cut by a deadline that would not be there; how they would have ended is not known"
+    GIVEN_UP = (
+        "were given up or not made by a reflex that would not have; how they would have ended is not known"
+    )
+    REFLEX = "were given up or not made by a reflex, as here; what that has saved is not known"
     OWN = "would have been left to vLLM's own kv_load_failure_policy, or the connector, which is not known"
     TOKENS = "succeeded and would not have; how many tokens they brought is not recorded"
     IN_FLIGHT = "would have been cut in mid-transfer; they fail instead if their transfer cannot be cancelled"
@@ -35,6 +39,7 @@ class Counts:
         items_recomputed: encoder outputs that were.
         waits_cut: loads that a deadline ended.
         not_tried: loads that were kept from a quarantined peer.
+        by_reflex: loads that a reflex gave up or did not make, and that were computed here.
         waited_ns: the sum of all waits for remote state.
 
     """
@@ -48,7 +53,40 @@ class Counts:
     items_recomputed: int = 0
     waits_cut: int = 0
     not_tried: int = 0
+    by_reflex: int = 0
     waited_ns: int = 0
+
+
+@dataclass
+class ReflexCounts:
+    """What one reflex did, or would have done, and what that saves or costs.
+
+    Times are the difference of what a load was recorded to take, with computing where it was recomputed, and of what it takes
+    with the reflex. A load that was recorded to fail has none.
+
+    Attributes:
+        acts: it did; else it would have.
+        asked: loads that it could have given up or left out; of the storm, losses that were recomputed.
+        failed: loads that fail by it and did not.
+        rescued: loads that failed and are computed here instead.
+        tokens: that are computed here and were loaded; of the storm, those that are not computed.
+        price_unknown: how often it was held back because what computing takes was not known; of the storm, how long requests queue.
+        peer_unknown: how often it was because the peer's times were not.
+        limited: how often it was by ``perMinute``.
+
+    """
+
+    acts: bool = False
+    asked: int = 0
+    times: int = 0
+    saved_ns: int = 0
+    lost_ns: int = 0
+    failed: int = 0
+    rescued: int = 0
+    tokens: int = 0
+    price_unknown: int = 0
+    peer_unknown: int = 0
+    limited: int = 0
 
 
 @dataclass
@@ -82,10 +120,11 @@ class QuarantineTimes:
 
 @dataclass
 class Replayed:
-    """What was, and what would have been, of one engine."""
+    """What was, and what would have been, of one engine; its reflexes by their field."""
 
     was: Counts = field(default_factory=Counts)
     would: Counts = field(default_factory=Counts)
     peers_was: dict[str, PeerTimes] = field(default_factory=dict)
     peers_would: dict[str, PeerTimes] = field(default_factory=dict)
     notes: Counter[Note] = field(default_factory=Counter)
+    reflexes: dict[str, ReflexCounts] = field(default_factory=dict)

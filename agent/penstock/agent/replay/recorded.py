@@ -18,6 +18,7 @@ from penstock.rules import (
     WITHOUT_MEDIA,
     Outcome,
     Trigger,
+    tells_compute_time,
     trigger_of,
 )
 
@@ -55,6 +56,11 @@ class Failed:
     local_media: bool
     items: int
 
+    @property
+    def is_left_out(self) -> bool:
+        """Whether a reflex had it computed instead of loaded."""
+        return self.trigger is Trigger.SLOW_PEER
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedLoad:
@@ -89,6 +95,21 @@ class RecordedChange:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedPrefill:
+    """What a request showed at its first token: how long it had queued, and how long computing its prompt took.
+
+    Attributes:
+        tokens: that were computed; 0 where that tells nothing about computing.
+
+    """
+
+    at_ns: int
+    tokens: int
+    took_ns: int
+    queued_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedLoads:
     """All that a replay of one engine needs, in the order of time.
 
@@ -100,6 +121,7 @@ class RecordedLoads:
     loads: tuple[RecordedLoad, ...]
     changes: tuple[RecordedChange, ...]
     unusable: Counter[Note]
+    prefills: tuple[RecordedPrefill, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +153,7 @@ class Recording:
         )
         self._closed: dict[str, _Closed] = {}
         self._changes: list[RecordedChange] = []
+        self._prefills: list[RecordedPrefill] = []
         self._unusable: Counter[Note] = Counter()
 
     def add(self, event: Event) -> None:
@@ -180,7 +203,8 @@ class Recording:
         ]  # fmt: skip
         found.sort(key=lambda load: (load.started_ns, load.ended_ns))
         changes = sorted(self._changes, key=lambda change: change.at_ns)
-        return RecordedLoads(tuple(found), tuple(changes), unusable)
+        prefills = sorted(self._prefills, key=lambda prefill: prefill.at_ns)
+        return RecordedLoads(tuple(found), tuple(changes), unusable, tuple(prefills))
 
     def _add_outcome(self, event: Event, body: LoadOutcome) -> None:
         outcome = _OUTCOMES.get(body.outcome)
@@ -233,6 +257,18 @@ class Recording:
                 body.external_cached_tokens,
                 body.scheduled_time_unix_nano or event.time_unix_nano,
             )
+        if body.first_token_time_unix_nano and body.HasField("gates"):
+            gates = body.gates
+            computed = body.prompt_tokens - body.local_cached_tokens - body.external_cached_tokens
+            told = not body.preemptions and tells_compute_time(computed, body.prompt_tokens)
+            self._prefills.append(
+                RecordedPrefill(
+                    body.first_token_time_unix_nano,
+                    computed if told else 0,
+                    gates.own_prefill_nano + gates.recompute_nano,
+                    gates.queue_nano,
+                )
+            )
 
 
 def _join(
@@ -273,7 +309,7 @@ def _ends(wait: _RecordedWait, load: RecordedLoad | None, at: int) -> bool:
     failed = None if load is None else load.failed
     if failed is None:
         return wait.started_ns <= at
-    if failed.trigger is Trigger.QUARANTINE:
+    if failed.trigger in (Trigger.QUARANTINE, Trigger.SLOW_PEER):
         return False
     # One whose blocks another load has spoiled need not have waited itself.
     return wait.started_ns <= at and (failed.mode != c.FAILURE_MODE_COLLATERAL or wait.ended_ns >= at)

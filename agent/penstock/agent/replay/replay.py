@@ -10,11 +10,15 @@ from __future__ import annotations
 import heapq
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.replay.counts import Note, QuarantineTimes, Replayed
+from penstock.agent.replay.reflexes import ReplayedReflexes
 from penstock.proto import constants as c
 from penstock.rules import (
+    REFLEX_TRIGGERS,
+    SLOW_PEER,
+    START_WAIT,
     BreakerState,
     Budgets,
     DeadlineLimits,
@@ -29,6 +33,7 @@ from penstock.rules import (
     Trigger,
     decide_ec,
     decide_kv,
+    reflex_rules,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.replay.counts import Counts
     from penstock.agent.replay.recorded import RecordedChange, RecordedLoad, RecordedLoads
-    from penstock.rules import Change, Decision, Policy
+    from penstock.rules import Change, Decision, Policy, ReflexRules, WaitLimit
 
 _INCONCLUSIVE: Final = PeerFailure(c.FAILURE_MODE_COLLATERAL, c.ERROR_TYPE_OTHER)
 
@@ -49,13 +54,36 @@ class OwnOutcomes:
     ec: Outcome | None = None
 
 
-def replay(recorded: RecordedLoads, policy: Policy, own: OwnOutcomes, end_ns: int) -> Replayed:
-    """Return what was recorded until *end_ns*, and what would have been if *policy* had been in force all the time."""
-    return _Replay(recorded, policy, own).run(end_ns)
+def replay(
+    recorded: RecordedLoads,
+    policy: Policy,
+    own: OwnOutcomes,
+    end_ns: int,
+    reflexes: ReflexRules | None = None,
+) -> Replayed:
+    """Return what was recorded until *end_ns*, and what would have been if *policy* had been in force all the time.
+
+    *reflexes* instead of the policy's own.
+    """
+    rules = reflex_rules(policy) if reflexes is None else reflexes
+    return _Replay(recorded, policy, own, rules).run(end_ns)
+
+
+_REFLEX_FIELDS: Final = {Trigger.START_WAIT: START_WAIT, Trigger.SLOW_PEER: SLOW_PEER}
+
+
+class _OpenLoad(NamedTuple):
+    """A load that was begun: when a deadline is over, and when it ends if no reflex ends it."""
+
+    load: RecordedLoad
+    probe: int
+    due: int | None
+    ends: int
 
 
 class _Replay:
-    def __init__(self, recorded: RecordedLoads, policy: Policy, own: OwnOutcomes) -> None:
+    def __init__(self, recorded: RecordedLoads, policy: Policy, own: OwnOutcomes, rules: ReflexRules) -> None:
+        self._reflexes = ReplayedReflexes(rules)
         self._recorded = recorded
         self._policy = policy
         self._own = _inferred(recorded, own)
@@ -79,6 +107,8 @@ class _Replay:
             was.on_change(change.peer, is_open=change.is_open, now_ns=change.at_ns)
             if change.by_order:
                 self._at(change.at_ns, lambda change=change: self._order(change))  # type: ignore[misc]
+        for prefill in self._recorded.prefills:
+            self._at(prefill.at_ns, lambda prefill=prefill: self._reflexes.on_prefill(prefill))  # type: ignore[misc]
         for load in self._recorded.loads:
             _count_recorded(self._result.was, load)
             self._at(load.started_ns, lambda load=load: self._begin(load))  # type: ignore[misc]
@@ -87,6 +117,7 @@ class _Replay:
             happen()
         was.end(end_ns)
         self._times.end(end_ns)
+        self._result.reflexes = self._reflexes.counts
         self._result.peers_was, self._result.peers_would = was.by_peer, self._times.by_peer
         return self._result
 
@@ -117,13 +148,48 @@ class _Replay:
             self._note(Note.SUCCEEDED, failed is None)
             self._decide(load, Trigger.QUARANTINE)
             return
+        slow = self._reflexes.refuse(load, self._now)
+        if slow:
+            self._note(Note.SUCCEEDED, failed is None)
+            self._note(Note.REFLEX, failed is not None and failed.is_left_out)
+            self._decide(load, Trigger.SLOW_PEER, slow)
+            return
+        if failed is not None and failed.is_left_out:
+            self._unknown(Note.GIVEN_UP)
+            return
         due = self._due(load)
-        if failed is not None and failed.trigger is Trigger.DEADLINE and (due is None or due > load.ended_ns):
-            notes[Note.ENDLESS if due is None else Note.LONGER] += 1
-            ends = load.ended_ns if due is None else due
+        ends = load.ended_ns
+        if due is not None and (_was_cut(load) or due < ends):
+            ends = due
+        open_load = _OpenLoad(load, admit.probe, due, ends)
+        limit = self._reflexes.wait_limit(load, self._now)
+        gives_up = self._gives_up(open_load, limit)
+        if limit is not None and gives_up is not None:
+            self._at(gives_up, lambda: self._give_up(open_load, limit))
         else:
-            ends = load.ended_ns if due is None else min(due, load.ended_ns)
-        self._at(ends, lambda: self._end(load, admit.probe, due))
+            self._at(ends, lambda: self._end(open_load))
+
+    def _gives_up(self, open_load: _OpenLoad, limit: WaitLimit | None) -> int | None:
+        """Return when a reflex gives a load up that has not begun by then; None for never."""
+        if limit is None:
+            return None
+        load, at = open_load.load, open_load.load.started_ns + limit.limit_ns
+        # One that was cut is assumed to wait for longer, as for a later deadline.
+        is_open = at < open_load.ends or (open_load.due is None and _was_cut(load))
+        return at if is_open and not 0 < load.transfer_ns <= at else None
+
+    def _give_up(self, open_load: _OpenLoad, limit: WaitLimit) -> None:
+        load = open_load.load
+        why = self._reflexes.give_up(load, limit, self._now)
+        if not why:
+            self._at(open_load.ends, lambda: self._end(open_load))
+            return
+        self._result.would.waited_ns += self._now - load.started_ns
+        self._reflexes.on_loaded(load, self._now)
+        self._report(load, open_load.probe, _INCONCLUSIVE)
+        self._note(Note.SUCCEEDED, load.failed is None)
+        self._note(Note.REFLEX, load.failed is not None and load.failed.trigger is Trigger.START_WAIT)
+        self._decide(load, Trigger.START_WAIT, why)
 
     def _due(self, load: RecordedLoad) -> int | None:
         """Return when the first deadline is over; None for never."""
@@ -132,13 +198,13 @@ class _Replay:
             return load.started_ns + start
         return load.transfer_ns + transfer if transfer is not None and load.transfer_ns else None
 
-    def _end(self, load: RecordedLoad, probe: int, due: int | None) -> None:
+    def _end(self, open_load: _OpenLoad) -> None:
+        load, probe, due, _ = open_load
         failed = load.failed
         self._result.would.waited_ns += self._now - load.started_ns
-        cut = due is not None and (
-            due < load.ended_ns or (failed is not None and failed.trigger is Trigger.DEADLINE)
-        )
-        if cut:
+        was_cut = _was_cut(load)
+        self._note(Note.LONGER, was_cut and due is not None and due > load.ended_ns)
+        if due is not None and (due < load.ended_ns or was_cut):
             self._result.would.waits_cut += 1
             self._report(load, probe, PeerFailure(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT))
             self._note(Note.SUCCEEDED, failed is None)
@@ -146,11 +212,12 @@ class _Replay:
             self._note(Note.IN_FLIGHT, failed is None and 0 < load.transfer_ns < self._now)
             self._decide(load, Trigger.DEADLINE)
         elif failed is None:
+            self._reflexes.on_loaded(load, self._now)
             self._report(load, probe, None)
             self._result.would.loaded += 1
-        elif failed.trigger is Trigger.DEADLINE:
+        elif was_cut:
             self._report(load, probe, _INCONCLUSIVE)
-            self._result.would.unknown += 1
+            self._unknown(Note.ENDLESS if failed.trigger is Trigger.DEADLINE else Note.GIVEN_UP)
         else:
             self._note(Note.TRIED, failed.trigger is Trigger.QUARANTINE)
             self._report(load, probe, PeerFailure(failed.mode, failed.error_type, failed.rehearsal))
@@ -162,8 +229,8 @@ class _Replay:
                 load.peer, load.engine_id, failure, self._now, probe=probe, channel=load.channel
             )
 
-    def _decide(self, load: RecordedLoad, trigger: Trigger) -> None:
-        """Decide by the policy, and count it."""
+    def _decide(self, load: RecordedLoad, trigger: Trigger, reflex: str = "") -> None:
+        """Decide by the policy, or by a reflex for its reason, and count it."""
         counts = self._result.would
         if load.channel == c.CHANNEL_EC:
             decided, asks_own = self._decide_ec(load, trigger), self._own.ec is None
@@ -171,22 +238,27 @@ class _Replay:
             if load.tokens is None:
                 self._unknown(Note.TOKENS)
                 return
-            decided, asks_own = self._decide_kv(load, trigger, load.tokens), self._own.kv is None
+            decided, asks_own = self._decide_kv(load, trigger, load.tokens, reflex), self._own.kv is None
         failed = load.failed
         if asks_own and not decided.field and (failed is None or failed.local_media):
             self._unknown(Note.OWN)
             return
         if decided.outcome is Outcome.FAILED or (failed is not None and failed.obstacle):
             counts.failed += 1
+            if trigger in REFLEX_TRIGGERS and (failed is None or failed.outcome is Outcome.RECOMPUTED):
+                self._reflexes.on_failed(_REFLEX_FIELDS[trigger])
             return
+        if load.channel == c.CHANNEL_KV:
+            self._reflexes.on_recomputed(load.tokens or 0, self._now, by_reflex=trigger in REFLEX_TRIGGERS)
+        counts.by_reflex += trigger in REFLEX_TRIGGERS
         counts.recomputed += 1
         counts.tokens_recomputed += load.tokens or 0
         counts.items_recomputed += failed.items if failed is not None else int(load.channel == c.CHANNEL_EC)
 
-    def _decide_kv(self, load: RecordedLoad, trigger: Trigger, tokens: int) -> Decision:
+    def _decide_kv(self, load: RecordedLoad, trigger: Trigger, tokens: int, reflex: str) -> Decision:
         exported = load.failed is not None and load.failed.exported
         return decide_kv(
-            KvLoss(tokens, exported, trigger),
+            KvLoss(tokens, exported, trigger, reflex),
             vllm=self._own.kv or Outcome.FAILED,
             policy=self._policy,
             observed=None,
@@ -209,6 +281,11 @@ class _Replay:
         self._result.would.unknown += 1
 
 
+def _was_cut(load: RecordedLoad) -> bool:
+    """Return whether a deadline, or a reflex, ended its wait."""
+    return load.failed is not None and load.failed.trigger in (Trigger.DEADLINE, Trigger.START_WAIT)
+
+
 def _is_spoiled(load: RecordedLoad) -> bool:
     """Return whether another load has spoiled the blocks of a request that waited for none."""
     failed = load.failed
@@ -228,6 +305,7 @@ def _count_recorded(counts: Counts, load: RecordedLoad) -> None:
     if failed.outcome is Outcome.FAILED:
         counts.failed += 1
         return
+    counts.by_reflex += failed.trigger in REFLEX_TRIGGERS
     counts.recomputed += 1
     counts.tokens_recomputed += load.tokens or 0
     counts.items_recomputed += failed.items

@@ -10,6 +10,7 @@ from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
+from penstock.rules import SLOW_PEER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -103,9 +104,14 @@ def _deferral_end(body: events.DeferralEnd) -> str:
         text.word(common.DeferralReason, body.reason),
         text.word(common.DeferralEnding, body.ending),
     )
-    observed = f" (observed: given up, {text.folded(body.observed_reason)})" if body.observed_reason else ""
+    observed = f" (observed: {_observed_wait(body.observed_reason)})" if body.observed_reason else ""
     took = f" {text.span_of_time(body.duration_nano / 1e9)}" if body.HasField("duration_nano") else ""
     return f"waited{took} for {reason}: {ending}{observed}"
+
+
+def _observed_wait(reason: str) -> str:
+    done = "not loaded" if reason.startswith(SLOW_PEER) else "given up"
+    return f"{done}, {text.folded(reason)}"
 
 
 def _request_closed(body: events.RequestClosed) -> str:

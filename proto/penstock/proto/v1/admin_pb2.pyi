@@ -1809,16 +1809,18 @@ class DiagnosisEvidence(_message.Message):
     def __init__(self, fact: _Optional[str] = ..., before: _Optional[str] = ...) -> None: ...
 
 class WhatIfRequest(_message.Message):
-    __slots__ = ("manifests_json", "only", "since", "selector")
+    __slots__ = ("manifests_json", "only", "since", "selector", "reflexes")
     MANIFESTS_JSON_FIELD_NUMBER: _ClassVar[int]
     ONLY_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    REFLEXES_FIELD_NUMBER: _ClassVar[int]
     manifests_json: _containers.RepeatedScalarFieldContainer[str]
     only: bool
     since: _duration_pb2.Duration
     selector: EngineSelector
-    def __init__(self, manifests_json: _Optional[_Iterable[str]] = ..., only: bool = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., selector: _Optional[_Union[EngineSelector, _Mapping]] = ...) -> None: ...
+    reflexes: bool
+    def __init__(self, manifests_json: _Optional[_Iterable[str]] = ..., only: bool = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., reflexes: bool = ...) -> None: ...
 
 class WhatIfResponse(_message.Message):
     __slots__ = ("engines", "entries", "truncated", "unreadable_batches")
@@ -1833,23 +1835,25 @@ class WhatIfResponse(_message.Message):
     def __init__(self, engines: _Optional[_Iterable[_Union[WhatIfEngine, _Mapping]]] = ..., entries: _Optional[int] = ..., truncated: bool = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
 
 class WhatIfEngine(_message.Message):
-    __slots__ = ("key", "policies", "was", "would", "peers", "notes")
+    __slots__ = ("key", "policies", "was", "would", "peers", "notes", "reflexes")
     KEY_FIELD_NUMBER: _ClassVar[int]
     POLICIES_FIELD_NUMBER: _ClassVar[int]
     WAS_FIELD_NUMBER: _ClassVar[int]
     WOULD_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    REFLEXES_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     policies: _containers.RepeatedScalarFieldContainer[str]
     was: WhatIfCounts
     would: WhatIfCounts
     peers: _containers.RepeatedCompositeFieldContainer[WhatIfPeer]
     notes: _containers.RepeatedCompositeFieldContainer[WhatIfNote]
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., policies: _Optional[_Iterable[str]] = ..., was: _Optional[_Union[WhatIfCounts, _Mapping]] = ..., would: _Optional[_Union[WhatIfCounts, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[WhatIfPeer, _Mapping]]] = ..., notes: _Optional[_Iterable[_Union[WhatIfNote, _Mapping]]] = ...) -> None: ...
+    reflexes: _containers.RepeatedCompositeFieldContainer[WhatIfReflex]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., policies: _Optional[_Iterable[str]] = ..., was: _Optional[_Union[WhatIfCounts, _Mapping]] = ..., would: _Optional[_Union[WhatIfCounts, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[WhatIfPeer, _Mapping]]] = ..., notes: _Optional[_Iterable[_Union[WhatIfNote, _Mapping]]] = ..., reflexes: _Optional[_Iterable[_Union[WhatIfReflex, _Mapping]]] = ...) -> None: ...
 
 class WhatIfCounts(_message.Message):
-    __slots__ = ("loads", "loaded", "recomputed", "failed", "unknown", "tokens_recomputed", "items_recomputed", "waits_cut", "not_tried", "waited")
+    __slots__ = ("loads", "loaded", "recomputed", "failed", "unknown", "tokens_recomputed", "items_recomputed", "waits_cut", "not_tried", "waited", "by_reflex")
     LOADS_FIELD_NUMBER: _ClassVar[int]
     LOADED_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
@@ -1860,6 +1864,7 @@ class WhatIfCounts(_message.Message):
     WAITS_CUT_FIELD_NUMBER: _ClassVar[int]
     NOT_TRIED_FIELD_NUMBER: _ClassVar[int]
     WAITED_FIELD_NUMBER: _ClassVar[int]
+    BY_REFLEX_FIELD_NUMBER: _ClassVar[int]
     loads: int
     loaded: int
     recomputed: int
@@ -1870,7 +1875,36 @@ class WhatIfCounts(_message.Message):
     waits_cut: int
     not_tried: int
     waited: _duration_pb2.Duration
-    def __init__(self, loads: _Optional[int] = ..., loaded: _Optional[int] = ..., recomputed: _Optional[int] = ..., failed: _Optional[int] = ..., unknown: _Optional[int] = ..., tokens_recomputed: _Optional[int] = ..., items_recomputed: _Optional[int] = ..., waits_cut: _Optional[int] = ..., not_tried: _Optional[int] = ..., waited: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    by_reflex: int
+    def __init__(self, loads: _Optional[int] = ..., loaded: _Optional[int] = ..., recomputed: _Optional[int] = ..., failed: _Optional[int] = ..., unknown: _Optional[int] = ..., tokens_recomputed: _Optional[int] = ..., items_recomputed: _Optional[int] = ..., waits_cut: _Optional[int] = ..., not_tried: _Optional[int] = ..., waited: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., by_reflex: _Optional[int] = ...) -> None: ...
+
+class WhatIfReflex(_message.Message):
+    __slots__ = ("field", "acts", "asked", "times", "saved", "lost", "failed", "rescued", "tokens", "price_unknown", "peer_unknown", "limited")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    ACTS_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    SAVED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    RESCUED_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PRICE_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    PEER_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    LIMITED_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    acts: bool
+    asked: int
+    times: int
+    saved: _duration_pb2.Duration
+    lost: _duration_pb2.Duration
+    failed: int
+    rescued: int
+    tokens: int
+    price_unknown: int
+    peer_unknown: int
+    limited: int
+    def __init__(self, field: _Optional[str] = ..., acts: bool = ..., asked: _Optional[int] = ..., times: _Optional[int] = ..., saved: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., lost: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., failed: _Optional[int] = ..., rescued: _Optional[int] = ..., tokens: _Optional[int] = ..., price_unknown: _Optional[int] = ..., peer_unknown: _Optional[int] = ..., limited: _Optional[int] = ...) -> None: ...
 
 class WhatIfPeer(_message.Message):
     __slots__ = ("address", "was_times", "was", "would_times", "would")

@@ -77,6 +77,7 @@ class DecidedBy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DECIDED_BY_QUARANTINE: _ClassVar[DecidedBy]
     DECIDED_BY_BUDGET: _ClassVar[DecidedBy]
     DECIDED_BY_DEADLINE: _ClassVar[DecidedBy]
+    DECIDED_BY_REFLEX: _ClassVar[DecidedBy]
 
 class DeferralReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -164,6 +165,7 @@ DECIDED_BY_POLICY: DecidedBy
 DECIDED_BY_QUARANTINE: DecidedBy
 DECIDED_BY_BUDGET: DecidedBy
 DECIDED_BY_DEADLINE: DecidedBy
+DECIDED_BY_REFLEX: DecidedBy
 DEFERRAL_REASON_UNSPECIFIED: DeferralReason
 DEFERRAL_REASON_OTHER: DeferralReason
 DEFERRAL_REASON_REMOTE_KV: DeferralReason

@@ -21,6 +21,12 @@ class IntegrityAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     INTEGRITY_ACTION_UNSPECIFIED: _ClassVar[IntegrityAction]
     INTEGRITY_ACTION_OBSERVE: _ClassVar[IntegrityAction]
     INTEGRITY_ACTION_ENFORCE: _ClassVar[IntegrityAction]
+
+class ReflexAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REFLEX_ACTION_UNSPECIFIED: _ClassVar[ReflexAction]
+    REFLEX_ACTION_OBSERVE: _ClassVar[ReflexAction]
+    REFLEX_ACTION_ENFORCE: _ClassVar[ReflexAction]
 FAILURE_ACTION_UNSPECIFIED: FailureAction
 FAILURE_ACTION_RECOMPUTE: FailureAction
 FAILURE_ACTION_FAIL: FailureAction
@@ -28,6 +34,9 @@ FAILURE_ACTION_AUTO: FailureAction
 INTEGRITY_ACTION_UNSPECIFIED: IntegrityAction
 INTEGRITY_ACTION_OBSERVE: IntegrityAction
 INTEGRITY_ACTION_ENFORCE: IntegrityAction
+REFLEX_ACTION_UNSPECIFIED: ReflexAction
+REFLEX_ACTION_OBSERVE: ReflexAction
+REFLEX_ACTION_ENFORCE: ReflexAction
 
 class Report(_message.Message):
     __slots__ = ("subscribe", "ack", "nack", "moved", "stacks")
@@ -195,20 +204,22 @@ class ScheduledPolicy(_message.Message):
     def __init__(self, hash: _Optional[str] = ..., body: _Optional[_Union[PolicyBody, _Mapping]] = ..., observed: _Optional[_Union[PolicyBody, _Mapping]] = ..., valid_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[_common_pb2.PolicySource, _Mapping]]] = ...) -> None: ...
 
 class PolicyBody(_message.Message):
-    __slots__ = ("kv_load_failure", "ec_load_failure", "deferral", "peer_quarantine", "telemetry", "integrity")
+    __slots__ = ("kv_load_failure", "ec_load_failure", "deferral", "peer_quarantine", "telemetry", "integrity", "reflexes")
     KV_LOAD_FAILURE_FIELD_NUMBER: _ClassVar[int]
     EC_LOAD_FAILURE_FIELD_NUMBER: _ClassVar[int]
     DEFERRAL_FIELD_NUMBER: _ClassVar[int]
     PEER_QUARANTINE_FIELD_NUMBER: _ClassVar[int]
     TELEMETRY_FIELD_NUMBER: _ClassVar[int]
     INTEGRITY_FIELD_NUMBER: _ClassVar[int]
+    REFLEXES_FIELD_NUMBER: _ClassVar[int]
     kv_load_failure: KvLoadFailure
     ec_load_failure: EcLoadFailure
     deferral: Deferral
     peer_quarantine: PeerQuarantine
     telemetry: Telemetry
     integrity: Integrity
-    def __init__(self, kv_load_failure: _Optional[_Union[KvLoadFailure, _Mapping]] = ..., ec_load_failure: _Optional[_Union[EcLoadFailure, _Mapping]] = ..., deferral: _Optional[_Union[Deferral, _Mapping]] = ..., peer_quarantine: _Optional[_Union[PeerQuarantine, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., integrity: _Optional[_Union[Integrity, _Mapping]] = ...) -> None: ...
+    reflexes: Reflexes
+    def __init__(self, kv_load_failure: _Optional[_Union[KvLoadFailure, _Mapping]] = ..., ec_load_failure: _Optional[_Union[EcLoadFailure, _Mapping]] = ..., deferral: _Optional[_Union[Deferral, _Mapping]] = ..., peer_quarantine: _Optional[_Union[PeerQuarantine, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., integrity: _Optional[_Union[Integrity, _Mapping]] = ..., reflexes: _Optional[_Union[Reflexes, _Mapping]] = ...) -> None: ...
 
 class KvLoadFailure(_message.Message):
     __slots__ = ("action", "max_recompute_tokens", "recompute_budget", "over_budget")
@@ -273,6 +284,44 @@ class Integrity(_message.Message):
     sample_ratio: float
     action: IntegrityAction
     def __init__(self, sample_ratio: _Optional[float] = ..., action: _Optional[_Union[IntegrityAction, str]] = ...) -> None: ...
+
+class Reflexes(_message.Message):
+    __slots__ = ("per_minute", "start_wait", "slow_peer", "recompute_storm")
+    PER_MINUTE_FIELD_NUMBER: _ClassVar[int]
+    START_WAIT_FIELD_NUMBER: _ClassVar[int]
+    SLOW_PEER_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_STORM_FIELD_NUMBER: _ClassVar[int]
+    per_minute: int
+    start_wait: StartWaitReflex
+    slow_peer: SlowPeerReflex
+    recompute_storm: RecomputeStormReflex
+    def __init__(self, per_minute: _Optional[int] = ..., start_wait: _Optional[_Union[StartWaitReflex, _Mapping]] = ..., slow_peer: _Optional[_Union[SlowPeerReflex, _Mapping]] = ..., recompute_storm: _Optional[_Union[RecomputeStormReflex, _Mapping]] = ...) -> None: ...
+
+class StartWaitReflex(_message.Message):
+    __slots__ = ("action", "factor", "min_wait")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    MIN_WAIT_FIELD_NUMBER: _ClassVar[int]
+    action: ReflexAction
+    factor: float
+    min_wait: _duration_pb2.Duration
+    def __init__(self, action: _Optional[_Union[ReflexAction, str]] = ..., factor: _Optional[float] = ..., min_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class SlowPeerReflex(_message.Message):
+    __slots__ = ("action", "factor")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    action: ReflexAction
+    factor: float
+    def __init__(self, action: _Optional[_Union[ReflexAction, str]] = ..., factor: _Optional[float] = ...) -> None: ...
+
+class RecomputeStormReflex(_message.Message):
+    __slots__ = ("action", "queue_wait")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_WAIT_FIELD_NUMBER: _ClassVar[int]
+    action: ReflexAction
+    queue_wait: _duration_pb2.Duration
+    def __init__(self, action: _Optional[_Union[ReflexAction, str]] = ..., queue_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class FaultDrill(_message.Message):
     __slots__ = ("id", "channel", "mode", "rate", "peer", "delay", "valid_for")

@@ -150,3 +150,21 @@ def test_no_number_of_an_engine_is_too_large(harness: AdminHarness) -> None:
     (found,) = _ask(harness, _policy("b", **_RECOMPUTE)).engines
     assert found.was.tokens_recomputed == found.would.tokens_recomputed == 2**64 - 1
     assert found.was.waited.seconds > 0
+
+
+def test_reflexes_are_those_of_the_policies(failing: AdminHarness) -> None:
+    """Enforced ones act; those of a policy in mode observe are there; all of them if asked for."""
+    assert not _ask(failing).engines[0].reflexes
+    given = _policy("r", reflexes={"slowPeer": {"action": "enforce"}, "startWait": {"action": "observe"}})
+    (first, *_) = _ask(failing, given).engines
+    assert {each.field: each.acts for each in first.reflexes} == {
+        "reflexes.startWait": False,
+        "reflexes.slowPeer": True,
+    }
+    (first, *_) = _ask(failing, given, reflexes=True).engines
+    assert {each.field: each.acts for each in first.reflexes} == {
+        "reflexes.startWait": True,
+        "reflexes.slowPeer": True,
+        "reflexes.recomputeStorm": False,
+    }
+    assert all(each.price_unknown == each.asked for each in first.reflexes)

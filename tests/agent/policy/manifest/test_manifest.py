@@ -194,3 +194,20 @@ def test_any_spec_is_accepted_or_refused_in_one_line(spec: Any) -> None:
     with pytest.raises(ManifestError) as caught:
         parse_manifest(json.dumps({**document(), "spec": spec}))
     assert "\n" not in str(caught.value)
+
+
+def test_a_storm_cannot_be_enforced() -> None:
+    """It would fail requests that are recomputed today; the two others can be."""
+    leaves = manifest(reflexes={"startWait": {"action": "enforce"}, "slowPeer": {"action": "enforce"}}).leaves
+    assert leaves["reflexes.startWait.action"] == leaves["reflexes.slowPeer.action"] == "enforce"
+    with pytest.raises(ManifestError, match="action is 'enforce'; use observe; it cannot act"):
+        manifest(reflexes={"recomputeStorm": {"action": "enforce"}})
+
+
+@pytest.mark.parametrize("factor", [1.0, 100.5, float("nan"), float("inf"), "2", True])
+def test_a_factor_of_a_reflex_is_a_number_in_bounds(factor: object) -> None:
+    """The error says which."""
+    with pytest.raises(
+        ManifestError, match=r"spec\.reflexes\.slowPeer\.factor is .*; use a number from 1\.1 to 100"
+    ):
+        manifest(reflexes={"slowPeer": {"factor": factor}})

@@ -11,6 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.parsing.quantities import parse_duration
 from penstock.agent.policy.distribution.push_encoding import body_of, leaves_of, schedule_of
+from penstock.agent.policy.manifest.automatic import (
+    RecomputeStormReflex,
+    Reflexes,
+    SlowPeerReflex,
+    StartWaitReflex,
+)
 from penstock.agent.policy.manifest.merge import Merged, effective_schedule, merge_policies
 from penstock.agent.policy.manifest.sections import (
     Deferral,
@@ -216,6 +222,10 @@ def test_the_manifest_and_the_wire_know_the_same_fields() -> None:
         "telemetry": Telemetry,
         "integrity": Integrity,
         "kvLoadFailure.recomputeBudget": RecomputeBudget,
+        "reflexes": Reflexes,
+        "reflexes.startWait": StartWaitReflex,
+        "reflexes.slowPeer": SlowPeerReflex,
+        "reflexes.recomputeStorm": RecomputeStormReflex,
     }
     manifest_fields = {
         f"{section}.{field.alias}"

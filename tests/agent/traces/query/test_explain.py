@@ -73,6 +73,70 @@ async def test_explain_names_the_policy_of_the_field_that_decided(book, decided_
     assert asked == [(DECODE_CORE.key, decided.load_outcome.policy_hash, decided.time_unix_nano)]
 
 
+PEER_SLOW = PolicySource("slow", 2, "", 0, ("reflexes.slowPeer.action",))
+GIVES_UP = PolicySource("short", 4, "", 0, ("reflexes.startWait.action",))
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (
+            "the peer is slow; reflexes.slowPeer: its loads take 3 s or more, computing 100 tokens takes 0.1 s here",
+            ("(its peer is slow): 400 tokens were computed again", "under policy slow (generation 2)"),
+        ),
+        (
+            "the wait was dearer than computing; reflexes.startWait: 3 s waited for the load to begin",
+            ("(it did not begin): 400 tokens were computed again", "under policy short (generation 4)"),
+        ),
+    ],
+)
+async def test_explain_says_what_a_reflex_did(book, reason, words):
+    """In the words of its decision, with the policy that let it act."""
+    decided = outcome(DECODE, decided_by=common_pb2.DECIDED_BY_REFLEX, mode=0, error_type=0, reason=reason)
+    await book.append([(DECODE_CORE, decided)], [(DECODE_CORE, closed_decode())])
+    (sentence,) = sentences_of(book, DECODE, lambda *_: (GIVES_UP, PEER_SLOW))
+    assert all(each in sentence for each in (*words, "decided by a reflex of the engine", reason))
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (
+            "reflexes.slowPeer: its loads take 3 s",
+            "loaded all the same; what only observes would have computed instead",
+        ),
+        (
+            "reflexes.startWait: 3 s waited for the load to begin",
+            "waited on; what only observes would have given its load up",
+        ),
+    ],
+)
+async def test_explain_says_what_a_reflex_would_have_done(book, reason, words):
+    """One that observes changes nothing, and is in no way of a request without trouble."""
+    await book.append(
+        [
+            (DECODE_CORE, deferral_start(DECODE, time_ns=TIME, remote_request_id=PREFILL)),
+            (
+                DECODE_CORE,
+                deferral_end(DECODE, start_ns=TIME, time_ns=TIME + 3_000 * MS, observed_reason=reason),
+            ),
+        ],
+        [(DECODE_CORE, closed_decode())],
+    )
+    first, second = sentences_of(book, DECODE, lambda *_: ())
+    assert "without trouble" in first
+    assert f"{words} ({reason})." in second
+
+
+async def test_explain_says_what_a_storm_would_have_failed(book):
+    """The load was recomputed; the reflex only observes."""
+    reason = "reflexes.recomputeStorm: requests queue for more than 2 s while others are recomputed"
+    decided = outcome(DECODE, observed_outcome=common_pb2.OUTCOME_FAILED, observed_reason=reason)
+    await book.append([(DECODE_CORE, decided)], [(DECODE_CORE, closed_decode())])
+    (sentence,) = sentences_of(book, DECODE, lambda *_: ())
+    assert f"; by a reflex that only observes it would be failed ({reason})" in sentence
+
+
 def slow_handshake_story():
     """Build a load of 54 ms after a handshake of 12 s."""
     at = {"start_time_unix_nano": TIME + 300 * MS, "end_time_unix_nano": TIME + 12_300 * MS}

@@ -14,6 +14,6 @@ def test_a_request_that_cannot_be_rewound_fails() -> None:
     """A request that waits with blocks of its own fails, whatever the policy says, and the reason says why."""
     decider = KvFailureDecider(own=Outcome.FAILED)
     decider.on_policy_change(policy("recompute"))
-    settled = decider.decide(RequestRecord("r"), Affected("r", 0, 1, held=True))
+    settled = decider.decide(RequestRecord("r"), Affected("r", 0, 1, held=True), lambda decision, _: decision)
     assert settled.decision.outcome is Outcome.FAILED
     assert "cannot be rewound" in settled.decision.reason

@@ -20,7 +20,7 @@ def test_outcome_of_each_attempt() -> None:
     record = RequestRecord("r", peer=Peer("p:1"))
     decider, affected = KvFailureDecider(own=Outcome.FAILED), Affected("r", 16, 32)
     record.begin_load(32)
-    first = decider.decide(record, affected)
+    first = decider.decide(record, affected, lambda decision, _: decision)
     fields = outcomes.outcome_fields(
         affected,
         first.decision,
@@ -34,7 +34,7 @@ def test_outcome_of_each_attempt() -> None:
     assert (fields["attempt"], fields["mode"], fields["peer"]["address"]) == (1, c.FAILURE_MODE_LOAD, "p:1")
     assert (fields["tokens_kept"], fields["tokens_recomputed"], fields["policy_hash"]) == (16, 32, "h")
     assert first.first
-    assert not decider.decide(record, affected).first
+    assert not decider.decide(record, affected, lambda decision, _: decision).first
     record.failure = FAILURE
     assert outcomes.abandoned_cause(record) is None
     record.begin_load(32)

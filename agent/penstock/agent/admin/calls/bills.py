@@ -37,6 +37,7 @@ _HASH_CHARACTERS = 12
 _SECTIONS: Final = {
     c.DECIDED_BY_QUARANTINE: "peerQuarantine.",
     c.DECIDED_BY_DEADLINE: "deferral.",
+    c.DECIDED_BY_REFLEX: "reflexes.",
 }
 _LOAD_FAILURE: Final = {c.CHANNEL_KV: "kvLoadFailure.", c.CHANNEL_EC: "ecLoadFailure."}
 _OBSERVED = "observed."

@@ -18,10 +18,10 @@ from penstock.agent.policy.manifest import (
     read_json,
 )
 from penstock.agent.policy.store import MAX_POLICIES
-from penstock.agent.replay import KINDS, OwnOutcomes, Recording, replay
+from penstock.agent.replay import KINDS, OwnOutcomes, Recording, acting, replay
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.policy_pb2 import PolicyBody, ScheduledPolicy
-from penstock.rules import NO_POLICY, Outcome
+from penstock.rules import NO_POLICY, Outcome, reflex_rules
 from penstock.rules.decode import RefusedError, decode_policy
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Selection, Target
     from penstock.agent.policy.manifest import Manifest, Merged
-    from penstock.agent.replay import Counts, Replayed
+    from penstock.agent.replay import Counts, ReflexCounts, Replayed
     from penstock.rules import Policy
 
 _MAX_ENTRIES = 100_000
@@ -73,7 +73,15 @@ async def what_if(agent: AgentContext, request: admin.WhatIfRequest) -> admin.Wh
             if not recorded.loads:
                 continue
             merged = merge_policies(policies_selecting(chosen, target))
-            result = replay(recorded, _policy(merged), OwnOutcomes(kv=own.get(target.key)), now)
+            policy = _policy(merged)
+            rules = reflex_rules(policy)
+            result = replay(
+                recorded,
+                policy,
+                OwnOutcomes(kv=own.get(target.key)),
+                now,
+                acting(rules) if request.reflexes else rules,
+            )
             response.engines.append(_engine(target.key, merged, result))
         return response
 
@@ -132,7 +140,11 @@ def _policy(merged: Merged) -> Policy:
     if not merged.hash:
         return NO_POLICY
     try:
-        return decode_policy(ScheduledPolicy(hash=merged.hash, body=body_of(merged.leaves())), _FIELDS)
+        entry = ScheduledPolicy(hash=merged.hash, body=body_of(merged.leaves()))
+        observed = merged.observed_leaves()
+        if observed is not None:
+            entry.observed.CopyFrom(body_of(observed))
+        return decode_policy(entry, _FIELDS)
     except RefusedError as error:
         raise ManifestError(f"{error.field}: {error}" if error.field else str(error)) from None
 
@@ -153,7 +165,19 @@ def _engine(key: EngineKey, merged: Merged, result: Replayed) -> admin.WhatIfEng
         peer.was_times, peer.would_times = was.times if was else 0, would.times if would else 0
         _set(peer.was, was.total_ns if was else 0)
         _set(peer.would, would.total_ns if would else 0)
+    for field, counts in result.reflexes.items():
+        engine.reflexes.append(_reflex(field, counts))
     return engine
+
+
+def _reflex(field: str, counts: ReflexCounts) -> admin.WhatIfReflex:
+    message = admin.WhatIfReflex(field=field, acts=counts.acts)
+    for each in message.DESCRIPTOR.fields:
+        if each.name not in ("field", "acts", "saved", "lost"):
+            setattr(message, each.name, messages.clamp_unsigned(getattr(counts, each.name)))
+    _set(message.saved, counts.saved_ns)
+    _set(message.lost, counts.lost_ns)
+    return message
 
 
 def _counts(counts: Counts) -> admin.WhatIfCounts:

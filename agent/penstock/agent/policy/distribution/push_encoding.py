@@ -16,7 +16,14 @@ from penstock.agent.policy.store import policy_sources
 from penstock.proto.names import label, number
 from penstock.proto.v1.common_pb2 import PolicySource as PolicySourceMessage
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
-from penstock.proto.v1.policy_pb2 import FailureAction, IntegrityAction, PolicyBody, Push, ScheduledPolicy
+from penstock.proto.v1.policy_pb2 import (
+    FailureAction,
+    IntegrityAction,
+    PolicyBody,
+    Push,
+    ReflexAction,
+    ScheduledPolicy,
+)
 from penstock.proto.v1.policy_pb2 import FaultDrill as DrillMessage
 from penstock.proto.v1.policy_pb2 import QuarantineOrder as QuarantineMessage
 
@@ -126,7 +133,11 @@ class EffectivePolicies:
 MAX_ENTRIES = 64
 # An engine keeps that many, and most policies have one.
 _MAX_POLICIES = 16
-_ENUMS: Final[dict[str, Any]] = {"FailureAction": FailureAction, "IntegrityAction": IntegrityAction}
+_ENUMS: Final[dict[str, Any]] = {
+    "FailureAction": FailureAction,
+    "IntegrityAction": IntegrityAction,
+    "ReflexAction": ReflexAction,
+}
 
 
 def body_of(leaves: Leaves) -> PolicyBody:

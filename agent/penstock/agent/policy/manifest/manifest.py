@@ -10,23 +10,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from penstock.agent.errors import ManifestError
+from penstock.agent.policy.manifest.automatic import EjectionSection, Reflexes  # noqa: TC002  (pydantic reads them)
 from penstock.agent.policy.manifest.engine_share import ALL, engine_identity, in_share
+from penstock.agent.policy.manifest.error_texts import RULE, manifest_error
+from penstock.agent.policy.manifest.field_types import Model
 from penstock.agent.policy.manifest.sections import (
-    RULE,
     Candidate,
     Deferral,
     EcLoadFailure,
-    EjectionSection,
     Integrity,
     KvLoadFailure,
     Leaves,
-    Model,
     PeerQuarantine,
     Selector,
     Share,
     Telemetry,
     flatten,
-    manifest_error,
 )
 from pydantic import (
     BeforeValidator,
@@ -51,7 +50,15 @@ REASON = "penstock.dev/reason"
 BREAK_GLASS_PRIORITY = 900
 BREAK_GLASS_LIMIT = timedelta(hours=4)
 MAX_MANIFEST_BYTES = 64 * 1024
-_SECTIONS = ("kvLoadFailure", "ecLoadFailure", "deferral", "peerQuarantine", "telemetry", "integrity")
+_SECTIONS = (
+    "kvLoadFailure",
+    "ecLoadFailure",
+    "deferral",
+    "peerQuarantine",
+    "telemetry",
+    "integrity",
+    "reflexes",
+)
 # Not merged.
 _CHANGED = frozenset({*_SECTIONS, "mode", "rollout"})
 _NOT_LEAVES = frozenset({"selector", "rollout", "priority", "expiresAt", "mode"})
@@ -113,6 +120,7 @@ class Spec(Model):
     peer_quarantine: PeerQuarantine | None = Field(default=None, description="{failures: 5}")
     telemetry: Telemetry | None = Field(default=None, description="{traceSampleRatio: 1.0}")
     integrity: Integrity | None = Field(default=None, description="{sampleRatio: 0.01}")
+    reflexes: Reflexes | None = Field(default=None, description="{startWait: {action: observe}}")
     ejection: EjectionSection | None = Field(default=None, description="{action: observe}")
 
     @model_validator(mode="after")

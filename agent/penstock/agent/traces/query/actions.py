@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.model import policy_names
-from penstock.agent.traces.query.words import counted
+from penstock.agent.traces.query.words import counted, words
 from penstock.agent.traces.spans import attributes, deciding_policies
 from penstock.proto.v1 import common_pb2
+from penstock.rules import RECOMPUTE_STORM, SLOW_PEER, Trigger, trigger_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,7 @@ _DECIDERS: dict[int, str] = {
     common_pb2.DECIDED_BY_QUARANTINE: "the peer's quarantine",
     common_pb2.DECIDED_BY_BUDGET: "the recompute budget",
     common_pb2.DECIDED_BY_DEADLINE: "the deadline",
+    common_pb2.DECIDED_BY_REFLEX: "a reflex of the engine",
 }
 
 
@@ -74,7 +76,31 @@ def _observed(outcome: LoadOutcome) -> str:
     if not outcome.observed_outcome:
         return ""
     reason = f" ({outcome.observed_reason.rstrip('.')})" if outcome.observed_reason else ""
-    return f"; under the observed policy it would be {attributes.enum_word(common_pb2.Outcome, outcome.observed_outcome)}{reason}"
+    who = (
+        "by a reflex that only observes"
+        if outcome.observed_reason.startswith(RECOMPUTE_STORM)
+        else "under the observed policy"
+    )
+    return f"; {who} it would be {attributes.enum_word(common_pb2.Outcome, outcome.observed_outcome)}{reason}"
+
+
+def observed_wait(reason: str) -> str:
+    """Return what would have become of a load that a request waited for, by what only observes."""
+    if reason.startswith(SLOW_PEER):
+        return f"loaded all the same; what only observes would have computed instead ({reason.rstrip('.')})"
+    return f"waited on; what only observes would have given its load up ({reason.rstrip('.')})"
+
+
+def why_without(outcome: LoadOutcome) -> str:
+    """Return why a request did without a load that no failure is recorded of."""
+    known = words(outcome.mode, outcome.error_type)
+    if outcome.decided_by == common_pb2.DECIDED_BY_REFLEX:
+        slow = trigger_of(outcome.reason) is Trigger.SLOW_PEER
+        return "its peer is slow" if slow else "it did not begin"
+    if outcome.decided_by != common_pb2.DECIDED_BY_QUARANTINE:
+        return known
+    # Mode and error type are of the failure that brought it there; an operator's word has none.
+    return f"the peer is in quarantine{f' since {known}' if outcome.mode else ''}"
 
 
 def _decided(outcome: LoadOutcome, policies: Sequence[PolicySource]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent import limits
 from penstock.agent.batch import is_clean_up
 from penstock.agent.errors import without_advice
-from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action
+from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action, observed_wait, why_without
 from penstock.agent.traces.query.encoders import encoder_sentences
 from penstock.agent.traces.query.search import find_request_traces
 from penstock.agent.traces.query.suspicions import is_late_read, no_weights, suspicions
@@ -155,6 +155,9 @@ def request_sentences(
         yield f"{_subject(request)} {clause}."
     if not troubled:
         yield f"{_subject(request)} {_good(facts, readers)}."
+    for reason in (entry.event.deferral_end.observed_reason for entry in facts.deferral_ends):
+        if reason:
+            yield f"{_subject(request)} {observed_wait(reason)}."
     token = "" if _cleans_up(facts) else first_token_words(facts)
     if token:
         yield f"{_subject(request)} {token}."
@@ -201,7 +204,7 @@ def _failures(facts: RequestFacts, policies: PolicyLookup) -> Iterator[str]:
         if (outcome.channel, max(outcome.attempt, 1)) not in told:
             yield (
                 f"did without its {_channel(outcome.channel)} load from {_peer(outcome.peer)}"
-                f"{_drill([entry])} ({_why(outcome)}): {_action(facts, outcome, policies)}{_end(facts)}"
+                f"{_drill([entry])} ({why_without(outcome)}): {_action(facts, outcome, policies)}{_end(facts)}"
             )
     for failure in (entry.event.transfer_failure for entry in facts.failures):
         if not ends_load(failure):
@@ -286,14 +289,6 @@ def _items(load: Load) -> str:
 
 def _drill(entries: Iterable[EventEntry]) -> str:
     return " in a drill" if attributes.rehearsal(entries) else ""
-
-
-def _why(outcome: LoadOutcome) -> str:
-    if outcome.decided_by != common_pb2.DECIDED_BY_QUARANTINE:
-        return _words(outcome.mode, outcome.error_type)
-    # Mode and error type are of the failure that brought it there; an operator's word has none.
-    since = f" since {_words(outcome.mode, outcome.error_type)}" if outcome.mode else ""
-    return f"the peer is in quarantine{since}"
 
 
 def _cause(failure: TransferFailure) -> str:

@@ -11,6 +11,7 @@ from penstock.agent.traces.spans import semconv
 from penstock.agent.traces.spans.attributes import enum_word, present
 from penstock.agent.traces.spans.model import EventEntry
 from penstock.proto.v1.common_pb2 import Channel, DecidedBy
+from penstock.rules import SLOW_PEER, START_WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +29,7 @@ _FIELDS = {
     "budget": ("{}LoadFailure.recomputeBudget.tokensPerSecond", "{}LoadFailure.action"),
     "deadline": ("deferral.onTimeout", "{}LoadFailure.action"),
 }
+_REFLEX = "reflex"
 
 
 def no_policies(_source: Source, _hash: str, _unix_nano: int) -> Sequence[PolicySource]:
@@ -38,7 +40,7 @@ def no_policies(_source: Source, _hash: str, _unix_nano: int) -> Sequence[Policy
 def deciding_policies(outcome: LoadOutcome, sources: Sequence[PolicySource]) -> Sequence[PolicySource]:
     """Return the one of *sources* that set the field by which *outcome* was decided; all where none did."""
     channel = enum_word(Channel, outcome.channel)
-    return _deciding(enum_word(DecidedBy, outcome.decided_by), channel, sources)
+    return _deciding(enum_word(DecidedBy, outcome.decided_by), channel, outcome.reason, sources)
 
 
 def with_policy_names(spans: Sequence[Span], lookup: PolicyLookup) -> list[Span]:
@@ -63,15 +65,21 @@ def _named(span: Span, decided: Mapping[tuple[str, str], int], lookup: PolicyLoo
         return span
     sources = lookup(span.source, hash_, decided.get((span.request_id, hash_), span.end_unix_nano))
     if span.name != semconv.POLICY_APPLY:
-        decided_by, channel = (
-            str(attributes.get(name, "")) for name in (semconv.DECIDED_BY, semconv.CHANNEL)
+        decided_by, channel, reason = (
+            str(attributes.get(name, "")) for name in (semconv.DECIDED_BY, semconv.CHANNEL, semconv.REASON)
         )
-        sources = _deciding(decided_by, channel or "kv", sources)
+        sources = _deciding(decided_by, channel or "kv", reason, sources)
     return replace(span, attributes={**attributes, **_attributes(sources)}) if sources else span
 
 
-def _deciding(decided_by: str, channel: str, sources: Sequence[PolicySource]) -> Sequence[PolicySource]:
-    for field in _FIELDS.get(decided_by, ()):
+def _deciding(
+    decided_by: str, channel: str, reason: str, sources: Sequence[PolicySource]
+) -> Sequence[PolicySource]:
+    fields = _FIELDS.get(decided_by, ())
+    if decided_by == _REFLEX:
+        # Its reason names it.
+        fields = tuple(f"{name}.action" for name in (START_WAIT, SLOW_PEER) if name in reason)
+    for field in fields:
         found = [source for source in sources if field.format(channel) in source.fields]
         if found:
             return found

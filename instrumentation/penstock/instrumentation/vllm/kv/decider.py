@@ -17,6 +17,7 @@ from penstock.rules import (
     LOOKING_UP,
     NO_POLICY,
     PINNED,
+    REFLEX_TRIGGERS,
     WITHOUT_MEDIA,
     Budgets,
     DeadlineLimits,
@@ -26,12 +27,14 @@ from penstock.rules import (
     KvLoss,
     Outcome,
     RecomputeBudget,
+    Trigger,
     decide_kv,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.instrumentation.vllm.kv.reflexes import KvReflexes
     from penstock.instrumentation.vllm.messages import StepMetadata
     from penstock.instrumentation.vllm.requests import Affected, RequestRecord
     from penstock.rules import Decision, LoggedDecision, Overdue, Policy, WaitKind
@@ -53,20 +56,32 @@ class KvDeadlines:
 
     """
 
-    def __init__(self, orders: StepMetadata, takes_orders: Callable[[str], bool]) -> None:
-        """Name overdue requests to the workers by *orders*, if *takes_orders* says that those that load them obey."""
+    def __init__(
+        self, orders: StepMetadata, takes_orders: Callable[[str], bool], reflexes: KvReflexes
+    ) -> None:
+        """Name overdue requests to the workers by *orders*, if *takes_orders* says that those that load them obey.
+
+        *reflexes* have a limit of their own for each request.
+        """
         self._orders = orders
         self._takes_orders = takes_orders
+        self._reflexes = reflexes
         self.left: dict[str, Overdue] = {}
         self.looking_up: set[str] = set()
         self._limits = DeadlineLimits()
         self._deadlines = Deadlines()
         self.waiting = self._deadlines.tables
         self._overdue: dict[str, Overdue] = {}
+        # By a reflex; their deadlines go on.
+        self._given_up: dict[str, Overdue] = {}
 
     def on_policy_change(self, policy: Policy) -> None:
         """Apply the limits of the policy that came into force."""
         self._limits = DeadlineLimits.from_policy(policy.deferral)
+        self._reflexes.on_policy_change(policy)
+        if self._given_up and not self._reflexes.gives_up:
+            self._given_up = {}
+            self._orders.cancel = self._named()
 
     def on_waiting(self, request_id: str) -> None:
         """Start the clock of a request that waits for its transfer to begin."""
@@ -79,34 +94,50 @@ class KvDeadlines:
             self.on_waiting(request_id)
 
     def on_began(self, request_id: str) -> None:
-        """Start the transfer's clock."""
+        """Start the transfer's clock; what a reflex gave up and has begun meanwhile goes on."""
+        if self._given_up.pop(request_id, None) is not None:
+            self._orders.cancel = self._named()
         self._deadlines.started(request_id, time.monotonic_ns())
 
     def on_ended(self, request_id: str) -> None:
         """Forget a request that no longer waits."""
         self._deadlines.end(request_id)
-        if self._overdue.pop(request_id, None) is not None and self.left.pop(request_id, None) is None:
+        if self._reflexes.active:
+            self._reflexes.on_ended(request_id)
+        given_up = self._given_up.pop(request_id, None) is not None
+        was_overdue = self._overdue.pop(request_id, None) is not None
+        if given_up or (was_overdue and self.left.pop(request_id, None) is None):
             self._orders.cancel = self._named()
 
     def check(self) -> None:
         """Name the requests that are over a deadline now to the workers; once in each step."""
         self.looking_up.clear()
-        found = self._deadlines.pop_overdue(self._limits, time.monotonic_ns())
+        now = time.monotonic_ns()
+        found = self._deadlines.pop_overdue(self._limits, now)
         if found:
             self._overdue.update({each.request_id: each for each in found})
             self.left.update(
                 {each.request_id: each for each in found if not self._takes_orders(each.request_id)}
             )
             self._orders.cancel = self._named()
+        if self._reflexes.active:
+            starts, _ = self.waiting
+            given_up = self._reflexes.overdue(starts, now)
+            if given_up:
+                self._given_up |= {each.request_id: each for each in given_up}
+                self._orders.cancel = self._named()
+
+    def is_given_up(self, request_id: str) -> bool:
+        """Return whether a reflex has given a load up, and no worker has said yet what became of it."""
+        return request_id in self._given_up
 
     def overdue(self, request_id: str) -> Overdue | None:
         """Return by how much a request is over its deadline, or None if it is not."""
         return self._overdue.get(request_id)
 
     def _named(self) -> dict[str, WaitKind]:
-        return {
-            request_id: each.wait for request_id, each in self._overdue.items() if request_id not in self.left
-        }
+        overdue = {name: each.wait for name, each in self._overdue.items() if name not in self.left}
+        return {**{name: each.wait for name, each in self._given_up.items()}, **overdue}
 
 
 class KvFailureDecider:
@@ -141,10 +172,17 @@ class KvFailureDecider:
         deferral = self.policy.deferral
         return self.decides_all or (deferral is not None and deferral.on_timeout is not None)
 
-    def decide(self, record: RequestRecord, affected: Affected) -> LoggedDecision:
-        """Decide about the present load of a request, or return what was decided about it before."""
+    def decide(
+        self, record: RequestRecord, affected: Affected, observe: Callable[[Decision, int], Decision]
+    ) -> LoggedDecision:
+        """Decide about the present load of a request, or return what was decided about it before.
+
+        *observe* adds to a new decision, about so many tokens, what would have been decided otherwise.
+        """
         settled = self._log.get_or_decide(
-            record.request_id, record.present_attempt, lambda: self._decide(affected)
+            record.request_id,
+            record.present_attempt,
+            lambda: observe(self._decide(affected, record.reflex), affected.lost),
         )
         record.decided = record.present_attempt
         return settled
@@ -153,14 +191,23 @@ class KvFailureDecider:
         """Return in how many nanoseconds the budget has room for what a request lost; None for never."""
         return self._budgets.enforced.wait_ns(affected.lost)
 
+    def has_room(self, tokens: int) -> bool:
+        """Return whether the budget has room for *tokens* now."""
+        return self._budgets.enforced.wait_ns(tokens) == 0
+
     def give_up(self, record: RequestRecord, decision: Decision) -> LoggedDecision:
         """Fail a load that was to be recomputed, because a deadline came before its last transfer had ended."""
         failed = replace(rewind.fail_instead(decision, PINNED), decided_by=DecidedBy.DEADLINE)
         return self._log.revise(record.request_id, record.present_attempt, failed)
 
-    def _decide(self, affected: Affected) -> Decision:
+    def _decide(self, affected: Affected, reflex: str) -> Decision:
+        trigger = affected.trigger
+        if trigger not in REFLEX_TRIGGERS:
+            reflex = ""
+        elif not reflex:
+            trigger = Trigger.FAILURE
         decision = decide_kv(
-            KvLoss(affected.lost, affected.exported, affected.trigger),
+            KvLoss(affected.lost, affected.exported, trigger, reflex),
             vllm=Outcome.RECOMPUTED if affected.optional else self._own,
             policy=self.policy,
             observed=self.policy.observed,

@@ -87,7 +87,7 @@ class KvFailurePlanner:
         scheduler: Any,
         *,
         external_tokens: Callable[[Any], int],
-        timed_out: Callable[[str], bool],
+        trigger: Callable[[str], Trigger],
         media: WorkerEncoderInputs,
         policy_decides: Callable[[], bool],
         settle: Settle,
@@ -97,7 +97,7 @@ class KvFailurePlanner:
         Args:
             scheduler: vLLM's.
             external_tokens: how many tokens the present load of a request brings.
-            timed_out: whether a deadline has ended the load of a request.
+            trigger: what has ended the load of a request.
             media: what the workers know of the requests' inputs.
             policy_decides: whether a policy says what is done about every failed load.
             settle: decides about one request and reports the outcome.
@@ -105,7 +105,7 @@ class KvFailurePlanner:
         """
         self._scheduler = scheduler
         self._external_tokens = external_tokens
-        self._timed_out = timed_out
+        self._trigger = trigger
         self._media = media
         self._policy_decides = policy_decides
         self._settle = settle
@@ -211,7 +211,7 @@ class KvFailurePlanner:
             loading=waiting and not reload and not self._has_ended(request_id, ended),
             without_media=self._media.missing_beyond(request, kept),
             collateral=not reload and (not loads or request_id not in taint.direct),
-            trigger=Trigger.DEADLINE if self._timed_out(request_id) else Trigger.FAILURE,
+            trigger=self._trigger(request_id),
         )
 
     def _has_ended(self, request_id: str, ended: AbstractSet[str]) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.compat import delayed_load, delays_loads, failed_receives
-from penstock.instrumentation.vllm.kv.abandoned_loads import AbandonedLoads, loading_connector, takes_orders
+from penstock.instrumentation.vllm.kv.abandoned_loads import AbandonedLoads
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
 from penstock.instrumentation.vllm.kv.decider import KvDeadlines, KvFailureDecider
 from penstock.instrumentation.vllm.kv.failure_planner import (
@@ -21,10 +21,11 @@ from penstock.instrumentation.vllm.kv.failure_planner import (
     UnconfirmedKvLoads,
 )
 from penstock.instrumentation.vllm.kv.integrity import KvVerifier
+from penstock.instrumentation.vllm.kv.overdue_loads import OverdueLoads, pulls
+from penstock.instrumentation.vllm.kv.reflexes import KvReflexes
 from penstock.instrumentation.vllm.kv.request_peers import LoadAdmission, RequestPeers, keep_local
 from penstock.instrumentation.vllm.kv.tier_sources import TierSources
 from penstock.instrumentation.vllm.messages import StepMetadata, find_reports, with_children
-from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.recovery import FailingRequests, client_error, rewind
 from penstock.instrumentation.vllm.requests import Affected, Cause, UnreportedOutcome, outcomes
 from penstock.rules import WITHOUT_MEDIA, Action, DecidedBy, Decision, Outcome, Trigger
@@ -37,11 +38,13 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.admission import PeerGate
     from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
     from penstock.instrumentation.vllm.messages import LoadFailure
+    from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
     from penstock.instrumentation.vllm.requests import RequestRecord, SchedulerObserver
     from penstock.rules import Policy
 
 _REWINDING: Final = frozenset({Action.RECOMPUTE, Action.AUTO})
+_TIMED_OUT: Final = frozenset({Trigger.DEADLINE, Trigger.START_WAIT})
 _NONE: Final[AbstractSet[Any]] = frozenset()
 _LEFT_OUT: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_EVICTED)
 
@@ -55,6 +58,7 @@ class KvLoadController:
         unconfirmed: steps that load something themselves and have no result yet.
         verifier: loads that are compared with the sender's digest, and digests for readers.
         abandoned: loads that go on although a deadline has given them up.
+        reflexes: what is given up, or left out, by what loads and computing take here.
         sources: requests whose KV may come through a P2P tier.
 
     """
@@ -82,8 +86,15 @@ class KvLoadController:
             own=Outcome.RECOMPUTED if scheduler.recompute_kv_load_failures else Outcome.FAILED
         )
         self._orders = StepMetadata()
-        self._peers = RequestPeers(gate)
-        self.deadlines = KvDeadlines(self._orders, self._worker_ends)
+        self._overdue = OverdueLoads(scheduler, observer)
+        self.reflexes = KvReflexes(
+            observer,
+            able=self._rewinds and pulls(scheduler.connector),
+            can_end=self._overdue.worker_ends,
+            has_room=self._decider.has_room,
+        )
+        self._peers = RequestPeers(gate, self.reflexes)
+        self.deadlines = KvDeadlines(self._orders, self._overdue.worker_ends, self.reflexes)
         self.sources = TierSources(scheduler, observer, self._peers, self.deadlines, self._settle_source)
         self.abandoned = AbandonedLoads()
         self._delays = delays_loads(scheduler)
@@ -91,7 +102,7 @@ class KvLoadController:
         self._planner = KvFailurePlanner(
             scheduler,
             external_tokens=lambda request: observer.record_of(request).external_tokens,
-            timed_out=lambda request_id: self.deadlines.overdue(request_id) is not None,
+            trigger=lambda name: self._overdue.trigger(name, self.deadlines),
             media=media,
             policy_decides=lambda: self._decider.decides_all,
             settle=self._settle,
@@ -125,12 +136,21 @@ class KvLoadController:
             if self._peers.is_open(record.peer.address):
                 keep_local(self._scheduler.connector, request)
             return LoadAdmission.AS_ASKED
+        reflex = ""
         if self._peers.admit(record).remote:
-            return LoadAdmission.AS_ASKED
-        keep_local(self._scheduler.connector, request)
+            if self.reflexes.active and not record.probe:
+                reflex = self.reflexes.leaves_out(request, record, external_tokens)
+            if not reflex:
+                return LoadAdmission.AS_ASKED
+        if not reflex:
+            keep_local(self._scheduler.connector, request)
         self._begin_load(record, external_tokens)
-        affected = Affected(request.request_id, local_tokens, external_tokens, trigger=Trigger.QUARANTINE)
-        decision = self._decide(record, affected, self._peers.cause(record.peer.address))
+        # Of one that is left out vLLM tells the peer, which is well, that it may free its blocks.
+        record.reflex, record.stays_local = reflex, bool(reflex)
+        trigger = Trigger.SLOW_PEER if reflex else Trigger.QUARANTINE
+        affected = Affected(request.request_id, local_tokens, external_tokens, trigger=trigger)
+        cause = Cause(0, 0) if reflex else self._peers.cause(record.peer.address)
+        decision = self._decide(record, affected, cause)
         return LoadAdmission.LOCAL if decision.outcome is Outcome.RECOMPUTED else LoadAdmission.FAIL
 
     def forget_peer(self, request: Any) -> None:
@@ -178,9 +198,13 @@ class KvLoadController:
 
     def on_waiting(self, request: Any) -> None:
         """Start the deadline of a request that waits for its load; one that starts later has begun as far as clocks and records go."""
-        if self._delays and (tokens := delayed_load(self._scheduler, request.request_id)):
-            self._on_load(request, tokens)
+        delayed = delayed_load(self._scheduler, request.request_id) if self._delays else 0
+        if delayed:
+            self._on_load(request, delayed)
         self.deadlines.on_waiting(request.request_id)
+        # What vLLM itself has put off says nothing about the peer.
+        if self.reflexes.active and not delayed:
+            self.reflexes.on_waiting(request)
         self.unconfirmed.on_waiting(request.request_id)
 
     def after_schedule(self, output: Any) -> None:
@@ -233,9 +257,6 @@ class KvLoadController:
         found = list(find_reports(output.kv_connector_worker_meta))
         self.verifier.on_reports(found)
         self._pinned = frozenset(request_id for report in found for request_id in report.pinned)
-        for report in found:
-            for request_id, _ in report.began:
-                self.deadlines.on_began(request_id)
         for failure in (
             *(each for report in found for each in report.failures),
             *self._transfers.on_reports(found),
@@ -244,10 +265,12 @@ class KvLoadController:
             if record is not None and record.failure is None:
                 record.failure = failure
                 self._peers.on_load_failed(record)
+        for report in found:
+            for request_id, _ in report.began:
+                self.deadlines.on_began(request_id)
         for request_id in output.finished_recving or ():
             self._transfers.on_load_finished(request_id)
-            record = self._observer.record(request_id)
-            if record is None:
+            if (record := self._observer.record(request_id)) is None:
                 continue
             self._report_decided(record)
             if record.failure is None and request_id not in failed_receives(output):
@@ -271,15 +294,6 @@ class KvLoadController:
                 self.failing.fail(request_id)
         return plan
 
-    def _worker_ends(self, request_id: str) -> bool:
-        """Return whether workers can be told to end what a request waits for."""
-        connector = loading_connector(self._scheduler.connector, request_id)
-        return takes_orders(connector) and self._loads(request_id)
-
-    def _loads(self, request_id: str) -> bool:
-        request = self._scheduler.requests.get(request_id)
-        return request is not None and request.status.name == WAITING_FOR_KV
-
     def _give_up(self, ended: AbstractSet[str]) -> frozenset[str]:
         """Give up the overdue loads that no worker ends, but not those that have *ended* in this step, and look-ups."""
         left = list(self.deadlines.left.values())
@@ -287,21 +301,7 @@ class KvLoadController:
             # Only what the connector has just put off: a request that is not asked about waits for room.
             if each.request_id in self.deadlines.looking_up:
                 self._give_up_look_up(each.request_id)
-        given_up = [each for each in left if each.request_id not in ended and self._loads(each.request_id)]
-        for each in given_up:
-            record = self._observer.record(each.request_id)
-            if record is not None and record.request_id not in self.abandoned:
-                peer = self._observer.load_peer(record.request_id) or record.peer or Peer()
-                record.connector = type(
-                    loading_connector(self._scheduler.connector, record.request_id)
-                ).__name__
-                failure = self.abandoned.give_up(record, each, peer)
-                self._transfers.on_given_up(record.request_id, peer)
-                # Another rank may have failed before.
-                if record.failure is None:
-                    record.failure = failure
-                    self._peers.on_load_failed(record)
-        return frozenset(each.request_id for each in given_up)
+        return self._overdue.give_up(left, ended, self.abandoned, self._transfers, self._peers)
 
     def _give_up_look_up(self, request_id: str) -> None:
         """Fail a request whose connector does not say in time what there is to load."""
@@ -347,7 +347,7 @@ class KvLoadController:
         record = self._observer.record_of(request)
         if affected.collateral and not record.collateral:
             self._begin_load(record, 0, collateral=True)
-        record.timed_out = record.timed_out or affected.trigger is Trigger.DEADLINE
+        record.timed_out = record.timed_out or affected.trigger in _TIMED_OUT
         decision = self._decide(record, affected, outcomes.cause_of(record, affected))
         # A connector that is asked again would load what has just failed; once, the request computes it here.
         if decision.outcome is Outcome.RECOMPUTED and decision.decided_by is not DecidedBy.VLLM:
@@ -365,7 +365,7 @@ class KvLoadController:
             self.failing.fail(record.request_id)
 
     def _decide(self, record: RequestRecord, affected: Affected, cause: Cause) -> Decision:
-        settled, known = self._decider.decide(record, affected), record.unreported
+        settled, known = self._decider.decide(record, affected, self.reflexes.on_decided), record.unreported
         if affected.pinned and known is not None:
             settled, cause = self._decider.give_up(record, known.decision), known.cause
             affected = replace(known.affected, pinned=True, loading=False, trigger=affected.trigger)

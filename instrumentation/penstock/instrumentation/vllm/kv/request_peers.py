@@ -16,6 +16,7 @@ from penstock.rules import PeerFailure
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.admission import PeerGate
+    from penstock.instrumentation.vllm.kv.reflexes import KvReflexes
     from penstock.instrumentation.vllm.messages import Culprit
     from penstock.instrumentation.vllm.requests import RequestRecord
     from penstock.rules import Admit
@@ -34,9 +35,10 @@ class LoadAdmission(Enum):
 class RequestPeers:
     """The gate of one scheduler as its KV loads pass it; on its thread, inside a step."""
 
-    def __init__(self, gate: PeerGate) -> None:
-        """Report to *gate* and obey it."""
+    def __init__(self, gate: PeerGate, reflexes: KvReflexes) -> None:
+        """Report to *gate* and obey it; tell *reflexes* what loads take."""
         self._gate = gate
+        self._reflexes = reflexes
         self._loading: dict[str, str] = {}
 
     def admit(self, record: RequestRecord) -> Admit:
@@ -75,6 +77,12 @@ class RequestPeers:
             return
         if failure.peer.address != UNKNOWN:
             address = failure.peer.address
+        if record.given_up:
+            # Our own impatience is nothing against the peer, but it was as slow as this, unless others held it up.
+            if failure.mode != c.FAILURE_MODE_COLLATERAL:
+                self._reflexes.on_load_ended(record, address)
+            self._report(record, address, failure.peer.engine_id, INCONCLUSIVE)
+            return
         if failure.mode != c.FAILURE_MODE_COLLATERAL:
             self._gate.remember(address, Cause(failure.mode, failure.error_type, failure.rehearsal))
         self._report(
@@ -98,6 +106,8 @@ class RequestPeers:
         """Count a load that succeeded."""
         address = self._loading.pop(record.request_id, "")
         if address and record.peer is not None:
+            if self._reflexes.active:
+                self._reflexes.on_load_ended(record, address)
             self._report(record, address, record.peer.engine_id, None)
 
     def on_promotion(self, record: RequestRecord | None, peer: Peer, failure: PeerFailure | None) -> None:

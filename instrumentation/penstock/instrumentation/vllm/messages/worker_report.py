@@ -198,7 +198,7 @@ class Culprit:
 class LoadFailure:
     """A load of a request that failed on one rank: ``FAILURE_MODE_*``, ``ERROR_TYPE_*`` and the peer.
 
-    *rehearsal*: a fault drill caused it. *culprit*: of mode ``collateral``, where it is known.
+    *rehearsal*: a fault drill caused it. *culprit*: of mode ``collateral``, where it is known. *given_up*: by order of a reflex.
     """
 
     request_id: str
@@ -208,6 +208,7 @@ class LoadFailure:
     rank: int = 0
     rehearsal: bool = False
     culprit: Culprit | None = None
+    given_up: bool = False
 
 
 class Misread(NamedTuple):

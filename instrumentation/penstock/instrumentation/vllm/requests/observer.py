@@ -23,7 +23,7 @@ from penstock.proto.deferral_channels import WAITED_CHANNELS
 from penstock.rules import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.instrumentation.vllm.messages import FinishedTransfer
     from penstock.instrumentation.vllm.naming import Peer
@@ -46,6 +46,7 @@ class SchedulerObserver:
         compatibility_factors: what that hash is made of, by name; empty where it cannot be proved.
         deferred: how many waits each request has.
         awaiting_token: requests that were scheduled and have no token yet.
+        on_first_token: called once a request has its first token; must not raise.
 
     """
 
@@ -62,6 +63,7 @@ class SchedulerObserver:
         self._leases = Leases()
         self._held = HeldBlocks()
         self.awaiting_token: dict[str, Any] = {}
+        self.on_first_token: Callable[[RequestRecord, Any], object] | None = None
 
     # Life of a request
 
@@ -104,6 +106,8 @@ class SchedulerObserver:
             record = self._records.get(request_id)
             if record is None or record.has_token(request, now, runtime.interruptions):
                 del self.awaiting_token[request_id]
+                if record is not None and self.on_first_token is not None:
+                    self.on_first_token(record, request)
 
     def on_nans(self, counts: Mapping[str, int]) -> None:
         """Add what vLLM has counted in a step: NaNs among the logits of each request, 0 included."""
@@ -121,7 +125,7 @@ class SchedulerObserver:
         timed_out = record is not None and record.timed_out
         ending = c.DEFERRAL_ENDING_TIMEOUT if timed_out else c.DEFERRAL_ENDING_ABORTED
         for deferral in self._deferrals.end_all(request_id):
-            self._emit("deferral_end", self._end_fields(deferral, ending), request_id)
+            self._emit("deferral_end", self._end_fields(deferral, ending, record), request_id)
         if record is None:
             return
         # What vLLM did about a failed load during a pause is not known.
@@ -187,13 +191,16 @@ class SchedulerObserver:
             if reason == c.DEFERRAL_REASON_REMOTE_KV:
                 timed_out = record is not None and record.timed_out
             ending = c.DEFERRAL_ENDING_TIMEOUT if timed_out else c.DEFERRAL_ENDING_READY
-            self._emit("deferral_end", self._end_fields(ended, ending), request_id)
+            self._emit("deferral_end", self._end_fields(ended, ending, record), request_id)
 
     @staticmethod
-    def _end_fields(ended: OpenDeferral, ending: int) -> dict[str, Any]:
+    def _end_fields(ended: OpenDeferral, ending: int, record: RequestRecord | None) -> dict[str, Any]:
         fields = ended.end_fields(ending)
         if ended.reason == c.DEFERRAL_REASON_REMOTE_KV and ending != c.DEFERRAL_ENDING_TIMEOUT:
             fields["observed_reason"] = ended.observed_reason(runtime.policy.current, time.time_ns())
+        if ended.reason == c.DEFERRAL_REASON_REMOTE_KV and record is not None and record.would:
+            fields["observed_reason"] = fields.get("observed_reason") or record.would
+            record.would = ""
         return fields
 
     def is_deferred(self, request_id: str) -> bool:

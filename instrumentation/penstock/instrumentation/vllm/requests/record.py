@@ -53,6 +53,8 @@ class RequestRecord:
         nans: NaNs among the logits of its tokens; None where vLLM has not counted them.
         misread: the attempt whose blocks were read from another engine than it names, and what a worker said of that.
         preempted_ns: when it lost its blocks last.
+        reflex: why a reflex has given its present load up, or left it out.
+        would: why one would have, but only reports; told at the end of its wait.
 
     """
 
@@ -87,6 +89,8 @@ class RequestRecord:
     interruptions: int = -1
     nans: int | None = None
     preempted_ns: int = 0
+    reflex: str = ""
+    would: str = ""
     verifications: Sequence[dict[str, Any]] = ()
     misread: tuple[int, Misread] | None = None
 
@@ -118,6 +122,11 @@ class RequestRecord:
         """Whether the outcome of the present attempt is decided."""
         return self.decided >= self.present_attempt
 
+    @property
+    def given_up(self) -> bool:
+        """Whether a reflex has given its present load up, and a worker has ended it by that."""
+        return bool(self.reflex) and self.failure is not None and self.failure.given_up
+
     def begin_load(self, external_tokens: int, *, collateral: bool = False) -> None:
         """Record that the next remote load begins, or with *collateral* that another's failure affects it."""
         self.attempt += 1
@@ -125,6 +134,7 @@ class RequestRecord:
         self.failure = None
         self.collateral = collateral
         self.timed_out = False
+        self.reflex = ""
 
     def on_misread(self, misread: Misread) -> None:
         """Record that blocks of the present attempt were read from another engine, or that it was the same one after all."""

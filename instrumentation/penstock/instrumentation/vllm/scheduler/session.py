@@ -42,6 +42,7 @@ POLICY_FIELDS = (
     "peer_quarantine",
     "telemetry",
     "integrity",
+    "reflexes",
 )
 """What this engine, or the agent for it (the traces' sample ratio), acts upon; a policy with anything else is refused."""
 
@@ -136,6 +137,8 @@ class SchedulerSession:
         unable = set()
         if not can_fail_loads(self._scheduler):
             unable.add("kv_load_failure")
+        if self._connector is not None and not self.loads.reflexes.able:
+            unable.add("reflexes")
         if self._ec_connector is not None and (self.ec is None or not hears_all_ranks(self._scheduler)):
             unable.add("ec_load_failure")
         return [name for name in POLICY_FIELDS if name not in unable]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1 import common_pb2 as common
 
-from tests.support.agent.batches import PEER, deferral_end
+from tests.support.agent.batches import PEER, deferral_end, event
 from tests.support.agent.stories import SECOND, outcome
 
 if TYPE_CHECKING:
@@ -98,3 +98,88 @@ def test_a_wrong_file_is_named_with_its_line(agentctl: Agentctl, tmp_path: Path)
     result = agentctl("what-if", "-f", str(path))
     assert result.exit_code == 2
     assert f"{path}: policy 'decode-default': spec.kvLoadFailure.action" in result.stderr
+
+
+def _computed(harness: AdminHarness, number: int, at: int) -> None:
+    core = harness.source("0")
+    for each in range(number):
+        harness.append(
+            core,
+            event(
+                "request_closed",
+                f"computed-{each}",
+                time_ns=at,
+                prompt_tokens=100,
+                first_token_time_unix_nano=at,
+                gates={"own_prefill_nano": SECOND // 10},
+            ),
+        )
+
+
+def _loaded(harness: AdminHarness, at: int) -> None:
+    harness.append(
+        harness.source("0"),
+        deferral_end("r", start_ns=at, time_ns=at + 3 * SECOND),
+        event(
+            "request_closed",
+            "r",
+            time_ns=at + 4 * SECOND,
+            peer={"address": PEER},
+            prompt_tokens=100,
+            external_cached_tokens=100,
+        ),
+    )
+
+
+def test_reflexes_have_a_table(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """What each would have saved; what was not known is not shown as nothing."""
+    now = time.time_ns() - 600 * SECOND
+    _computed(harness, 5, now)
+    _loaded(harness, now + SECOND)
+    assert "REFLEX" not in agentctl("what-if").stdout
+    lines = agentctl("what-if", "--reflexes").stdout.splitlines()
+    header = next(line for line in lines if line.startswith("REFLEX")).split()
+    rows = {
+        line.split()[0]: dict(zip(header, line.split(), strict=True))
+        for line in lines
+        if len(line.split()) == 10
+    }
+    assert (
+        rows["reflexes.startWait"] | {"ACTS": "1", "SAVED": "2.4s", "LOST": "-", "TOKENS": "100"}
+        == rows["reflexes.startWait"]
+    )
+    assert rows["reflexes.slowPeer"]["NOT-KNOWN"] == "1"
+    assert "reflexes.slowPeer: what loads from the peer take was not known 1 of 1 time" in lines
+    assert "reflexes.recomputeStorm: no loss was recomputed, so nothing is known of it" in lines
+    assert any(
+        line.split()[-2:] == ["0", "1"] for line in lines if line.startswith("computed here by a reflex")
+    )
+
+
+def test_reflexes_without_a_price_say_so(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """An engine that loads every prompt has none."""
+    _loaded(harness, time.time_ns() - 600 * SECOND)
+    lines = agentctl("what-if", "--reflexes").stdout.splitlines()
+    for name in ("startWait", "slowPeer"):
+        assert f"reflexes.{name}: what computing takes on the engine was not known 1 of 1 time" in lines
+
+
+def test_a_policy_that_observes_only_reports(
+    harness: AdminHarness, agentctl: Agentctl, tmp_path: Path
+) -> None:
+    """What it would have done is counted; with --reflexes it acts."""
+    now = time.time_ns() - 600 * SECOND
+    _computed(harness, 5, now)
+    _loaded(harness, now + SECOND)
+    path = tmp_path / "policy.yaml"
+    path.write_text(_POLICY.partition("spec:")[0] + "spec:\n  reflexes: {startWait: {factor: 2}}\n")
+    seen = agentctl("what-if", "-f", str(path)).stdout.splitlines()
+    assert "reflexes.startWait only reports: that is what it would have done" in seen
+    assert not any(line.startswith("computed here by a reflex") for line in seen)
+    acted = json.loads(agentctl("what-if", "-f", str(path), "--reflexes", "-o", "json").stdout)["engines"][0]
+    assert [each["field"] for each in acted["reflexes"]] == [
+        "reflexes.startWait",
+        "reflexes.slowPeer",
+        "reflexes.recomputeStorm",
+    ]
+    assert acted["would"]["byReflex"] == 1

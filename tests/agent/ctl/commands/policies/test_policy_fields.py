@@ -36,6 +36,10 @@ _EVERYTHING = (
     *("--ec-load-failure", "auto", "--ec-max-recompute-items", "8"),
     *("--trace-sample-ratio", "0.25", "--failure-log-interval", "5s"),
     *("--integrity-sample-ratio", "0.01", "--integrity-action", "enforce"),
+    *("--reflexes-per-minute", "30", "--reflex-start-wait", "enforce"),
+    *("--reflex-start-wait-factor", "1.5", "--reflex-start-wait-min", "250ms"),
+    *("--reflex-slow-peer", "observe", "--reflex-slow-peer-factor", "3"),
+    *("--reflex-recompute-storm", "observe", "--reflex-recompute-storm-queue-wait", "2s"),
     *("--quarantine-failures", "5", "--quarantine-window", "30s"),
     *("--quarantine-duration", "60s", "--quarantine-max-peers-percent", "50"),
 )
@@ -80,11 +84,18 @@ def test_all_flags_at_once(harness: AdminHarness, agentctl: Agentctl) -> None:
         "peerQuarantine": {"failures": 5, "window": "30s", "duration": "1m", "maxPeersPercent": 50},
         "telemetry": {"traceSampleRatio": 0.25, "failureLogInterval": "5s"},
         "integrity": {"sampleRatio": 0.01, "action": "enforce"},
+        "reflexes": {
+            "perMinute": 30,
+            "startWait": {"action": "enforce", "factor": 1.5, "minWait": "250ms"},
+            "slowPeer": {"action": "observe", "factor": 3.0},
+            "recomputeStorm": {"action": "observe", "queueWait": "2s"},
+        },
     }
     body = body_of(harness.store.policies()[0].manifest.leaves)
     assert body.kv_load_failure.recompute_budget.tokens_per_second == 20000
     assert body.deferral.max_transfer_wait.ToSeconds() == 5
     assert body.peer_quarantine.duration.ToSeconds() == 60
+    assert body.reflexes.start_wait.min_wait.ToMilliseconds() == 250
 
 
 def test_one_flag_changes_one_field(harness: AdminHarness, agentctl: Agentctl) -> None:
@@ -187,6 +198,7 @@ def test_a_field_can_be_taken_out_again(harness: AdminHarness, agentctl: Agentct
         "expiresAt",
         "telemetry",
         "integrity",
+        "reflexes",
         "ecLoadFailure",
     )
     result = agentctl(

@@ -22,6 +22,7 @@ from penstock.agent.ctl.output import say_table, show, warn_unreadable
 from penstock.agent.ctl.printing import is_table, say, with_output
 from penstock.agent.views import text
 from penstock.agent.views.bill import bill_table, notes, window_words
+from penstock.agent.views.reflexes import reflex_notes, reflex_table
 from penstock.agent.views.text import duration
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -55,11 +56,12 @@ _ROWS = (
     _Row("items encoded again", "items_recomputed"),
     _Row("waits cut by a deadline", "waits_cut"),
     _Row("not tried: peer quarantined", "not_tried"),
+    _Row("computed here by a reflex", "by_reflex"),
 )
 
 
 # Without a load of the kind they are left out.
-_OPTIONAL = frozenset({"unknown", "items_recomputed"})
+_OPTIONAL = frozenset({"unknown", "items_recomputed", "by_reflex"})
 
 
 @click.command("what-if")
@@ -68,6 +70,11 @@ _OPTIONAL = frozenset({"unknown", "items_recomputed"})
     "--only",
     is_flag=True,
     help="Ignore the agent's current policies. Without -f, replay with no policy at all.",
+)
+@click.option(
+    "--reflexes",
+    is_flag=True,
+    help="Let all reflexes act: as the policies set them, otherwise with their defaults.",
 )
 @click.option(
     "--since",
@@ -80,7 +87,13 @@ _OPTIONAL = frozenset({"unknown", "items_recomputed"})
 @with_output()
 @with_client
 def what_if(
-    client: Client, paths: tuple[str, ...], only: bool, since: timedelta, selector: str, output: str
+    client: Client,
+    paths: tuple[str, ...],
+    only: bool,
+    reflexes: bool,
+    since: timedelta,
+    selector: str,
+    output: str,
 ) -> None:
     """Replay the recorded loads against other policies: failures, recomputation, waits, and their cost.
 
@@ -91,6 +104,7 @@ def what_if(
     request = admin.WhatIfRequest(
         manifests_json=[manifest.text for manifest in manifests],
         only=only,
+        reflexes=reflexes,
         since=duration_message(since),
         selector=engine_selector(selector),
     )
@@ -156,6 +170,11 @@ def _show(found: admin.WhatIfResponse, selector: str) -> None:
                 for engine, peer in peers
             ],
         )
+    if any(engine.reflexes for engine in found.engines):
+        table = reflex_table(found.engines)
+        say("")
+        say_table(table.headers, table.rows)
+        say(*reflex_notes(found.engines))
     notes = _notes(found.engines)
     if notes:
         say("", "Of these loads:", *(f"- {number} {said}" for said, number in notes))

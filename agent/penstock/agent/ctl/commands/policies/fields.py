@@ -17,7 +17,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 _ACTIONS = click.Choice(["recompute", "fail", "auto"])
 _CHOICES = click.Choice(["recompute", "fail"])
-_INTEGRITY = click.Choice(["observe", "enforce"])
+_MODES = click.Choice(["observe", "enforce"])
 
 
 class Field(NamedTuple):
@@ -147,8 +147,61 @@ FIELDS = (
     Field(
         "--integrity-action",
         "integrity.action",
-        _INTEGRITY,
+        _MODES,
         "enforce: a mismatch is a failed load; observe: report it and use what arrived.",
+    ),
+    Field(
+        "--reflexes-per-minute",
+        "reflexes.perMinute",
+        click.INT,
+        "Maximum actions of all reflexes per minute.",
+        "COUNT",
+    ),
+    Field(
+        "--reflex-start-wait",
+        "reflexes.startWait.action",
+        _MODES,
+        "A load that has not begun when computing would have been cheaper: give it up, or report it.",
+    ),
+    Field(
+        "--reflex-start-wait-factor",
+        "reflexes.startWait.factor",
+        click.FLOAT,
+        "Wait for this many times the time of computing.",
+        "FACTOR",
+    ),
+    Field(
+        "--reflex-start-wait-min",
+        "reflexes.startWait.minWait",
+        click.STRING,
+        "Never give a load up earlier, such as 500ms.",
+        "DURATION",
+    ),
+    Field(
+        "--reflex-slow-peer",
+        "reflexes.slowPeer.action",
+        _MODES,
+        "A peer whose loads take longer than computing: do not load from it, or report it.",
+    ),
+    Field(
+        "--reflex-slow-peer-factor",
+        "reflexes.slowPeer.factor",
+        click.FLOAT,
+        "A peer is slow if its loads take this many times the time of computing.",
+        "FACTOR",
+    ),
+    Field(
+        "--reflex-recompute-storm",
+        "reflexes.recomputeStorm.action",
+        click.Choice(["observe"]),
+        "Report losses that are too large to be recomputed while requests queue.",
+    ),
+    Field(
+        "--reflex-recompute-storm-queue-wait",
+        "reflexes.recomputeStorm.queueWait",
+        click.STRING,
+        "Half of the requests may queue for this time, such as 2s.",
+        "DURATION",
     ),
 )
 

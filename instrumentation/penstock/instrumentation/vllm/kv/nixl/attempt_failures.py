@@ -119,6 +119,7 @@ class NixlAttemptFailures:
         context: Mapping[str, Any] | None = None,
         waited: HandshakeWait | None = None,
         mismatch: Mismatch | None = None,
+        given_up: bool = False,
     ) -> None:
         """Emit a failure; of a load the first only, of other transfers once if vLLM repeats it.
 
@@ -130,6 +131,7 @@ class NixlAttemptFailures:
             context: the keyword arguments of vLLM's failure log.
             waited: the wait of a cancelled load for its start.
             mismatch: what has arrived differs from the sender's digest.
+            given_up: by order of a reflex.
 
         """
         awaited = meta is not None and awaits_blocks(meta)
@@ -164,10 +166,12 @@ class NixlAttemptFailures:
             fields |= mismatch._asdict()
         self.emit("transfer_failure", fields, request_id, rehearsal=rehearsal)
         if ends_load:
-            culprit = None if attribution is None else attribution.culprit
+            culprit = None if attribution is None or given_up else attribution.culprit
             rehearsed = self._is_rehearsed(request_id)
             self._report_to_scheduler(
-                LoadFailure(request_id, mode, failure.error_type, peer, self.rank, rehearsed, culprit)
+                LoadFailure(
+                    request_id, mode, failure.error_type, peer, self.rank, rehearsed, culprit, given_up
+                )
             )
 
     def _start_ns(self, request_id: str, shared: Handshake | None, waited: HandshakeWait | None) -> int:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _GUARD = guard("nixl")
 _OVERDUE: Final = "overdue"
 _CANCELLED: Final = "the load exceeded the deadline of the policy's deferral and was cancelled"
+_GIVEN_UP: Final = "a reflex of the policy gave the load up before its transfer began"
 _PINNED: Final = (
     "the load exceeded the deadline of the policy's deferral; its blocks stay pinned until the transfer ends"
 )
@@ -303,12 +304,12 @@ class NixlObserver(NixlAttemptFailures):
                 self._cancel(worker, request_id, wait)
 
     def _cancel(self, worker: Any, request_id: str, wait: WaitKind) -> None:
-        """Cancel one load; emit that its blocks stay pinned if it cannot be cancelled."""
+        """Cancel one load; emit that its blocks stay pinned if it cannot be cancelled. What a reflex gives up goes on then."""
         meta = worker._recving_metadata.get(request_id)
         result = self.cancellations.cancel(worker, request_id)
-        if result is CancelResult.SETTLED:
+        pinned, reflex = result is CancelResult.PINNED, wait is WaitKind.REFLEX
+        if result is CancelResult.SETTLED or (pinned and reflex):
             return
-        pinned = result is CancelResult.PINNED
         meta = meta if pinned else worker._recving_metadata[request_id]
         # A wait before the transfer does not explain a slow transfer; but the transfer may have started on other ranks
         # only.
@@ -317,13 +318,13 @@ class NixlObserver(NixlAttemptFailures):
             # The load has failed: its failure is emitted even if its attribution raises.
             with _GUARD:
                 waited = self._end_wait(request_id, meta)
-        text = _PINNED if pinned else _CANCELLED
+        text = _PINNED if pinned else _GIVEN_UP if reflex else _CANCELLED
         if waited is not None and waited.is_collateral:
             text = f"{text}: {waited.text}"
         failure = failure_modes.Failure(
             c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, "", "", failure_modes.cut(text)
         )
-        self.on_failure(failure, request_id, meta=meta, waited=waited)
+        self.on_failure(failure, request_id, meta=meta, waited=waited, given_up=reflex)
         if pinned:
             # A refused release may have pinned them before, of which the scheduler does not know.
             self.on_blocks_pinned(request_id, meta)
