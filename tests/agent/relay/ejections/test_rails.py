@@ -330,6 +330,36 @@ def test_failures_of_before_an_order_are_none_after_it() -> None:
     assert play.words(120, s1=_bad("a", "b", failures=3)) == {"1": "eject"}
 
 
+def test_a_server_that_is_back_is_on_trial() -> None:
+    """One failed load at each of two readers takes it out again, without waiting; for ten minutes, and not after a person's order."""
+    play = _Play(_THREE)
+    play.look(0, s1=_bad("a", "b"))
+    assert play.words(30, s1=_bad("a", "b")) == {"1": "eject"}
+    play.servers = [_server("1", out=True), _server("2"), _server("3")]
+    play.look(35, s1=_bad("a", "b"))
+    play.servers = _THREE
+    found = play.look(100, s1=_bad("a") + _bad("b", failures=0))["1"]
+    assert (found.word, found.why.partition("; ")[2]) == (
+        "watched",
+        "a failed load in a minute is needed at each of 2 readers",
+    )
+    play.look(105, s1=_well("a", "b"))
+    assert play.words(110, s1=_bad("a", "b", failures=1)) == {"1": "eject"}
+    play.look(115, s1=_well("a", "b"))
+    play.look(640, s1=_well("a", "b"))
+    assert play.words(645, s1=_bad("a", "b", failures=1)) == {"1": "watched"}
+
+
+def test_after_an_order_of_a_person_there_is_no_trial() -> None:
+    """It was no verdict on the server."""
+    play = _Play([_server("1", out=True), _server("2"), _server("3")])
+    play.look(0, s1=[])
+    play.servers = _THREE
+    play.look(5, s1=[])
+    play.look(100, s1=_well("a", "b"))
+    assert play.words(105, s1=_bad("a", "b", failures=9)) == {"1": "watched"}
+
+
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.integers(0, 9)), max_size=6),

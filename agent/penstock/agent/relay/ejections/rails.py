@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -22,6 +23,8 @@ HISTORY_SECONDS: Final = 3600.0
 MOST_SECONDS: Final = 3600.0
 GAP_SECONDS: Final = 15.0
 """Longest pause between two looks; after a longer one the evidence begins anew."""
+TRIAL_SECONDS: Final = 600.0
+"""For so long a server that is back is on trial: a failed load at each of enough readers takes it out again."""
 # Agents count failures by the minute: so long those of before are among them.
 _COUNTED_SECONDS: Final = 60.0
 _NAMED: Final = 3
@@ -113,6 +116,9 @@ class EjectionRails:
         self._known: dict[str, str] = {}
         # By server that was out or away: from when on what readers count is of the time since.
         self._counts_from: dict[str, float] = {}
+        # Servers that this leader has ordered out; of those that were out, until when they are on trial.
+        self._own: set[str] = set()
+        self._trial: dict[str, float] = {}
         # By agent, as long as it is of the fleet: its pools, and the servers that it has read.
         self._pools: dict[str, frozenset[str]] = {}
         self._reads: dict[str, frozenset[str]] = {}
@@ -125,6 +131,7 @@ class EjectionRails:
     def refused(self, server: str, why: str, until: float) -> None:
         """Note that its agent did not take the order."""
         self._refused[server] = (why, until)
+        self._own.discard(server)
 
     def look(self, now: float, fleet: SeenFleet, rules: Mapping[str, EjectionRules]) -> bool:
         """Take what was seen at *now*, seconds since the epoch; return whether an order may follow from it.
@@ -143,7 +150,10 @@ class EjectionRails:
         self._remember(now, fleet)
         self._fleet = fleet
         suspects = self._suspects(now, rules)
-        return any(rules[name].enforces and now - self._since[name] >= rules[name].after for name in suspects)
+        return any(
+            rules[name].enforces and now - self._since[name] >= self._on_trial(name, rules[name]).after
+            for name in suspects
+        )
 
     def judge(self, rules: Mapping[str, EjectionRules], history: ActHistory) -> list[EjectionVerdict]:
         """Return what is made of each server of the last look that is out or in view, by name."""
@@ -177,6 +187,7 @@ class EjectionRails:
                 found = self._judge(scene, server, rule)
                 verdicts.append(found)
                 if found.word == "eject":
+                    self._own.add(server.name)
                     scene.out.add(server.name)
                     scene.done.append(Act(server.name, now))
         return sorted(verdicts, key=lambda each: each.server.name)
@@ -192,6 +203,10 @@ class EjectionRails:
             is_back = server.name in self._known and server.name not in before
             if server.order is not None or is_back:
                 self._counts_from[server.name] = now + _COUNTED_SECONDS
+            if server.order is not None and server.name in self._own:
+                self._trial[server.name] = now + TRIAL_SECONDS
+        self._trial = {name: until for name, until in self._trial.items() if until > now}
+        self._own &= {server.name for server in fleet.servers if server.order is None} | self._trial.keys()
         known = self._known | {server.name: server.agent for server in fleet.servers}
         self._known = {name: agent for name, agent in known.items() if agent in fleet.agents}
         pools: dict[str, frozenset[str]] = {}
@@ -209,6 +224,10 @@ class EjectionRails:
             agent: found for agent, found in (self._reads | now_known).items() if agent in fleet.agents
         }
         self._counts_from = {name: at for name, at in self._counts_from.items() if at > now}
+
+    def _on_trial(self, name: str, rule: EjectionRules) -> EjectionRules:
+        """Return *rule*, or what it is while a server is on trial, as after an order of a circuit breaker: half-open."""
+        return replace(rule, min_failures=1, after=0.0) if name in self._trial else rule
 
     def _cast(self, name: str) -> tuple[list[Vote], int]:
         """Return who accuses a server, and how many have a vote: also agents that are silent now and have read it."""
@@ -237,11 +256,14 @@ class EjectionRails:
         return found
 
     def _judge(self, scene: _Scene, server: Server, rule: EjectionRules) -> EjectionVerdict:
+        rule = self._on_trial(server.name, rule)
         since, counted = self._since[server.name], self._failures[server.name]
         accusers, cast = self._cast(server.name)
         evidence = _sentence(server, accusers, cast, counted)
         if sum(counted[vote.agent] >= rule.min_failures for vote in accusers) < rule.min_readers:
-            needed = f"{rule.min_failures} failed loads in a minute are needed at each of {rule.min_readers} readers"
+            loads = "a failed load" if rule.min_failures == 1 else f"{rule.min_failures} failed loads"
+            verb = "is" if rule.min_failures == 1 else "are"
+            needed = f"{loads} in a minute {verb} needed at each of {rule.min_readers} readers"
             return EjectionVerdict(server, rule, "watched", f"{evidence}; {needed}", since)
         if scene.now - since < rule.after:
             return EjectionVerdict(
