@@ -77,7 +77,7 @@ MEANINGS = {
     "integrity": "Which transfers are compared with the sender's digest",
     "integrity.sampleRatio": "The share of requests whose transfers are compared",
     "integrity.action": "What happens to a request whose transfer does not match",
-    "reflexes": "What an engine does by itself, by the times that it has measured itself in the last minutes",
+    "reflexes": "What an engine does by itself, by the times that it has measured itself lately",
     "reflexes.perMinute": "How often all of them together act in a minute",
     "reflexes.startWait": "A load that does not begin is given up once waiting is dearer than computing",
     "reflexes.startWait.action": "Whether it does, or only reports what it would do",

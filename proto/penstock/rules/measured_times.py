@@ -78,6 +78,10 @@ class LoadTimes:
         self._peers.setdefault(peer, deque(maxlen=_MOST_LOADED)).append(_Sample(now, tokens, took_ns))
         self._peers.move_to_end(peer)
 
+    def forget(self, peer: str) -> None:
+        """Forget a peer."""
+        self._peers.pop(peer, None)
+
     def estimate(self, peer: str, tokens: int, now: int) -> int | None:
         """Return what three of four loads of *tokens* from *peer* exceeded, and the newest; None where too few were made lately.
 

@@ -170,6 +170,11 @@ class EngineReflexes:
         """Record that a load of *tokens* from *peer* took *took_ns*, or was given up after it."""
         self._loads.add(peer, tokens, took_ns, now)
 
+    def forget(self, peer: str) -> None:
+        """Forget what loads from *peer* took: another engine is behind its address."""
+        self._loads.forget(peer)
+        self._slow.pop(peer, None)
+
     def on_queued(self, wait_ns: int, now: int) -> None:
         """Record how long a request waited for room."""
         self._storm.on_queued(wait_ns, now)

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 _KILLED = -9
 
 
+class _Client(AsyncLLM):
+    """vLLM's, which shuts down again when it is collected: that may be in the middle of another test."""
+
+    def __del__(self) -> None:
+        """Do nothing."""
+
+
 @pytest.fixture(autouse=True)
 def hook(recorder: Recorder) -> Iterator[ServerStopHook]:
     """Install the hook for the length of a test."""
@@ -56,7 +63,7 @@ def engines(*exit_codes: int | None) -> Any:
 
 def server(manager: Any, *, dead: bool = False) -> Any:
     """Return an API server's client of the engines of *manager*; None: another process manages them."""
-    found = object.__new__(AsyncLLM)
+    found = object.__new__(_Client)
     found.vllm_config = SimpleNamespace(
         model_config=SimpleNamespace(served_model_name="tiny", model="/models/tiny")
     )

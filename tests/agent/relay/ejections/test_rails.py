@@ -32,8 +32,10 @@ _OBSERVING = replace(_RULES, enforces=False)
 _BEGAN = 1_000_000.0
 
 
-def _server(name: str, *, out: bool = False, pools: frozenset[str] = _POOL, agent: str = "") -> Server:
-    order = admin.Ejection(author="a person") if out else None
+def _server(
+    name: str, *, out: bool = False, pools: frozenset[str] = _POOL, agent: str = "", author: str = "a person"
+) -> Server:
+    order = admin.Ejection(author=author) if out else None
     return Server(name, agent or name, (EngineKey(name, "0"),), pools, (f"10.0.0.{name}:1",), order)
 
 
@@ -335,7 +337,7 @@ def test_a_server_that_is_back_is_on_trial() -> None:
     play = _Play(_THREE)
     play.look(0, s1=_bad("a", "b"))
     assert play.words(30, s1=_bad("a", "b")) == {"1": "eject"}
-    play.servers = [_server("1", out=True), _server("2"), _server("3")]
+    play.servers = [_server("1", out=True, author="relay (policy p)"), _server("2"), _server("3")]
     play.look(35, s1=_bad("a", "b"))
     play.servers = _THREE
     found = play.look(100, s1=_bad("a") + _bad("b", failures=0))["1"]
@@ -348,6 +350,12 @@ def test_a_server_that_is_back_is_on_trial() -> None:
     play.look(115, s1=_well("a", "b"))
     play.look(640, s1=_well("a", "b"))
     assert play.words(645, s1=_bad("a", "b", failures=1)) == {"1": "watched"}
+    # Later a person takes it out: that is no verdict on it.
+    play.servers = [_server("1", out=True), _server("2"), _server("3")]
+    play.look(650, s1=[])
+    play.servers = _THREE
+    play.look(720, s1=_well("a", "b"))
+    assert play.words(725, s1=_bad("a", "b", failures=9)) == {"1": "watched"}
 
 
 def test_after_an_order_of_a_person_there_is_no_trial() -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import re
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 from penstock.agent.policy.manifest import ejection_rules, strictest
+from penstock.agent.relay.ejections.authors import author_of, is_leader, is_ours
 from penstock.agent.relay.ejections.board import NOBODY
 from penstock.agent.relay.ejections.rails import HISTORY_SECONDS, MOST_SECONDS, Act, ActHistory, EjectionRails
 from penstock.proto.v1 import admin_pb2 as admin
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 5.0
 ACTIONS: Final = ("eject", "eject-off")
 """Of the audit log."""
-# A person's, over a relay, begins with "relay: ". An agent puts what a certificate says before it.
-_AUTHOR: Final = "relay (policy "
-_AUTHORS: Final = re.compile(r"(tls:[^(]* \()?relay \(policy ")
 # Of a clock that is not as far ahead as its agent says.
 _AHEAD_SECONDS: Final = 60.0
 _REFUSED_SECONDS: Final = 60.0
@@ -219,21 +216,12 @@ def _rules_of(
     return {name: rules for name, rules in found.items() if rules is not None}
 
 
-def is_ours(order: admin.Ejection | None) -> bool:
-    """Whether a relay that led gave this order: by a policy."""
-    return order is not None and _is_author(order.author)
-
-
-def _is_author(author: str) -> bool:
-    return _AUTHORS.match(author) is not None
-
-
 def _request(server: Server, policy: str, reason: str) -> admin.SetEjectionRequest:
     return admin.SetEjectionRequest(
         selector=admin.EngineSelector(
             engines=[EngineKeyMessage(server=key.server, engine=key.engine) for key in server.keys]
         ),
-        author=f"{_AUTHOR}{policy})",
+        author=author_of(policy),
         reason=reason[:_MAX_WHY],
     )
 
@@ -249,4 +237,4 @@ def _act(agent: str, entry: admin.AuditEntry, ahead: float) -> Act | None:
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
     name = f"{agent}/{own}" if own else agent
-    return Act(name, at, is_end, "" if _is_author(entry.author) else entry.author or "somebody")
+    return Act(name, at, is_end, "" if is_leader(entry.author) else entry.author or "somebody")

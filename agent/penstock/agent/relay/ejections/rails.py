@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from penstock.agent.parsing import format_duration
+from penstock.agent.relay.ejections.authors import is_ours
 from penstock.agent.relay.ejections.evidence import SeenFleet
 
 if TYPE_CHECKING:
@@ -116,8 +117,7 @@ class EjectionRails:
         self._known: dict[str, str] = {}
         # By server that was out or away: from when on what readers count is of the time since.
         self._counts_from: dict[str, float] = {}
-        # Servers that this leader has ordered out; of those that were out, until when they are on trial.
-        self._own: set[str] = set()
+        # By server that a relay had taken out: until when it is on trial.
         self._trial: dict[str, float] = {}
         # By agent, as long as it is of the fleet: its pools, and the servers that it has read.
         self._pools: dict[str, frozenset[str]] = {}
@@ -131,7 +131,6 @@ class EjectionRails:
     def refused(self, server: str, why: str, until: float) -> None:
         """Note that its agent did not take the order."""
         self._refused[server] = (why, until)
-        self._own.discard(server)
 
     def look(self, now: float, fleet: SeenFleet, rules: Mapping[str, EjectionRules]) -> bool:
         """Take what was seen at *now*, seconds since the epoch; return whether an order may follow from it.
@@ -187,7 +186,6 @@ class EjectionRails:
                 found = self._judge(scene, server, rule)
                 verdicts.append(found)
                 if found.word == "eject":
-                    self._own.add(server.name)
                     scene.out.add(server.name)
                     scene.done.append(Act(server.name, now))
         return sorted(verdicts, key=lambda each: each.server.name)
@@ -203,10 +201,9 @@ class EjectionRails:
             is_back = server.name in self._known and server.name not in before
             if server.order is not None or is_back:
                 self._counts_from[server.name] = now + _COUNTED_SECONDS
-            if server.order is not None and server.name in self._own:
+            if is_ours(server.order):
                 self._trial[server.name] = now + TRIAL_SECONDS
         self._trial = {name: until for name, until in self._trial.items() if until > now}
-        self._own &= {server.name for server in fleet.servers if server.order is None} | self._trial.keys()
         known = self._known | {server.name: server.agent for server in fleet.servers}
         self._known = {name: agent for name, agent in known.items() if agent in fleet.agents}
         pools: dict[str, frozenset[str]] = {}

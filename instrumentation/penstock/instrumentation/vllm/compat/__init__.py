@@ -34,6 +34,7 @@ from penstock.instrumentation.vllm.compat.failures import (
     preempt_dropping,
     request_error,
     retryable_error,
+    tells_of_unread,
 )
 from penstock.instrumentation.vllm.compat.nixl_worker import (
     block_clipper,
@@ -87,6 +88,7 @@ __all__ = [
     "running_limit",
     "scheduler_differences",
     "speculative_factors",
+    "tells_of_unread",
     "transfer_mode",
     "worker_differences",
 ]

@@ -205,6 +205,16 @@ def failed_receives(output: Any) -> AbstractSet[str]:
     return getattr(output, "failed_recving", None) or _NONE
 
 
+def tells_of_unread() -> bool:
+    """Return whether a NIXL worker may tell a peer that its blocks are not read without a load of its own that could fail.
+
+    Before ``awaiting_kvs`` a handshake that failed for such a request was reported as the end of a load that nobody waited for, and
+    ended the engine.
+    """
+    metadata = sys.modules.get("vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata")
+    return "awaiting_kvs" in getattr(getattr(metadata, "ReqMeta", None), "__dataclass_fields__", {})
+
+
 def awaits_blocks(meta: Any) -> bool:
     """Return whether a NIXL worker's ``ReqMeta`` is of a load, not of a peer's release alone."""
     awaiting = getattr(meta, "awaiting_kvs", None)

@@ -191,9 +191,12 @@ class KvFailureDecider:
         """Return in how many nanoseconds the budget has room for what a request lost; None for never."""
         return self._budgets.enforced.wait_ns(affected.lost)
 
-    def has_room(self, tokens: int) -> bool:
-        """Return whether the budget has room for *tokens* now."""
-        return self._budgets.enforced.wait_ns(tokens) == 0
+    def has_room(self, tokens: int, beside: int) -> bool:
+        """Return whether *tokens* may be recomputed for one request now, *beside* those that are about to be."""
+        rule = self.policy.kv_load_failure
+        largest = None if rule is None else rule.max_recompute_tokens
+        fits = largest is None or tokens <= largest
+        return fits and self._budgets.enforced.wait_ns(tokens + beside) == 0
 
     def give_up(self, record: RequestRecord, decision: Decision) -> LoggedDecision:
         """Fail a load that was to be recomputed, because a deadline came before its last transfer had ended."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.compat import delayed_load, delays_loads, failed_receives
+from penstock.instrumentation.vllm.compat import delayed_load, delays_loads, failed_receives, tells_of_unread
 from penstock.instrumentation.vllm.kv.abandoned_loads import AbandonedLoads
 from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvTransfers
 from penstock.instrumentation.vllm.kv.decider import KvDeadlines, KvFailureDecider
@@ -97,7 +97,7 @@ class KvLoadController:
         self.deadlines = KvDeadlines(self._orders, self._overdue.worker_ends, self.reflexes)
         self.sources = TierSources(scheduler, observer, self._peers, self.deadlines, self._settle_source)
         self.abandoned = AbandonedLoads()
-        self._delays = delays_loads(scheduler)
+        self._delays, self._tells = delays_loads(scheduler), tells_of_unread()
         self._transfers = KvTransfers(scheduler, observer)
         self._planner = KvFailurePlanner(
             scheduler,
@@ -142,10 +142,10 @@ class KvLoadController:
                 reflex = self.reflexes.leaves_out(request, record, external_tokens)
             if not reflex:
                 return LoadAdmission.AS_ASKED
-        if not reflex:
+        if not (reflex and self._tells):
             keep_local(self._scheduler.connector, request)
         self._begin_load(record, external_tokens)
-        # Of one that is left out vLLM tells the peer, which is well, that it may free its blocks.
+        # Of one that is left out vLLM, where it can, tells the peer, which is well, that it may free its blocks.
         record.reflex, record.stays_local = reflex, bool(reflex)
         trigger = Trigger.SLOW_PEER if reflex else Trigger.QUARANTINE
         affected = Affected(request.request_id, local_tokens, external_tokens, trigger=trigger)

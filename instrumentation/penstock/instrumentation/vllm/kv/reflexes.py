@@ -1,7 +1,7 @@
 """The reflexes of one scheduler's KV loads (``reflexes``): what it measures, and what it gives up or leaves out by that.
 
 Without a policy that has one nothing is measured. What a reflex gives up or leaves out is computed here, so it leaves alone what cannot
-be: requests with media, loads that no worker ends, blocks that a connector may have passed on, and what the recompute budget has no room for.
+be: requests with media, loads that no worker ends, blocks that a connector may have passed on, and what the policy leaves no room for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _HOOK: Final = "reflexes"
 _PER_MINUTE: Final = "perMinute is reached"
-_NO_ROOM: Final = "the recompute budget has no room for it"
+_NO_ROOM: Final = "kvLoadFailure has no room for it"
 _CANNOT_END: Final = "it cannot be taken back here"
 # Ends of waits that have passed otherwise, in the heap.
 _MOST_STALE: Final = 1024
@@ -64,7 +64,7 @@ class KvReflexes:
         *,
         able: bool,
         can_end: Callable[[str], bool],
-        has_room: Callable[[int], bool],
+        has_room: Callable[[int, int], bool],
     ) -> None:
         """Measure what *observer* sees.
 
@@ -72,7 +72,7 @@ class KvReflexes:
             observer: of the scheduler's requests.
             able: see above.
             can_end: whether the load that a request waits for can be ended.
-            has_room: whether so many tokens may be recomputed now.
+            has_room: whether so many tokens may be recomputed now, beside so many that are about to be.
 
         """
         self.able = able
@@ -116,7 +116,7 @@ class KvReflexes:
             return ""
         if not rule.enforce:
             record.would = reason
-        elif not self._has_room(tokens + sum(self._given_up.values())):
+        elif not self._has_room(tokens, sum(self._given_up.values())):
             record.would = f"{reason}; {_NO_ROOM}"
         elif not self._engine.may_act(now):
             record.would = f"{reason}; {_PER_MINUTE}"
@@ -172,7 +172,7 @@ class KvReflexes:
             return reason
         if not self._can_end(record.request_id):
             return f"{reason}; {_CANNOT_END}"
-        if not self._has_room(limit.tokens + sum(self._given_up.values())):
+        if not self._has_room(limit.tokens, sum(self._given_up.values())):
             return f"{reason}; {_NO_ROOM}"
         return "" if self._engine.may_act(now) else f"{reason}; {_PER_MINUTE}"
 
@@ -187,6 +187,8 @@ class KvReflexes:
         # What it waited behind the handshakes of other peers is not this one's.
         gates = (record.gates.fields() if record.gates is not None else None) or {}
         took = max(now - wait.since_ns - gates.get("handshake_queue_nano", 0), 0)
+        if self._engines.get(address) != record.peer.engine_id:
+            self._engine.forget(address)
         self._engine.on_loaded(address, record.external_tokens, took, now)
         self._engines[address] = record.peer.engine_id
         self._engines.move_to_end(address)

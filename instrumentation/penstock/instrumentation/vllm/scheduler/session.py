@@ -136,7 +136,7 @@ class SchedulerSession:
         """Return what this engine acts upon; a policy is refused rather than accepted and not carried out."""
         unable = set()
         if not can_fail_loads(self._scheduler):
-            unable.add("kv_load_failure")
+            unable |= {"kv_load_failure", "reflexes"}
         if self._connector is not None and not self.loads.reflexes.able:
             unable.add("reflexes")
         if self._ec_connector is not None and (self.ec is None or not hears_all_ranks(self._scheduler)):

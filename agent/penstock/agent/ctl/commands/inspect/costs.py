@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from penstock.agent.bill import group_lines
+from penstock.agent.ctl.commands.inspect.replayed_reflexes import reflex_notes, reflex_table
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.moments import current_time
@@ -22,7 +23,6 @@ from penstock.agent.ctl.output import say_table, show, warn_unreadable
 from penstock.agent.ctl.printing import is_table, say, with_output
 from penstock.agent.views import text
 from penstock.agent.views.bill import bill_table, notes, window_words
-from penstock.agent.views.reflexes import reflex_notes, reflex_table
 from penstock.agent.views.text import duration
 from penstock.proto.v1 import admin_pb2 as admin
 
