@@ -48,10 +48,14 @@ def relay() -> Iterator[RelayProcess]:
             running_relay(parts.enter_context(short_directory()), f"--agents={listed}")
         )
         running.wait_for(**dict.fromkeys(NAMES, "up"))
-        wait_until(
-            lambda: running.call("ListPeers", admin.ListPeersRequest()).total == 6, "both have their snapshot"
-        )
+        wait_until(lambda: _is_judged(running), "both agents have their snapshot and judge it")
         yield running
+
+
+def _is_judged(relay: RelayProcess) -> bool:
+    """Until an agent's judge has looked, its failing peer stands behind one that is unreachable by another's judge."""
+    found = relay.call("ListPeers", admin.ListPeersRequest())
+    return found.total == 6 and [row.cause for row in found.peers[:2]] == ["peer_refuses"] * 2
 
 
 def _rows(answer: admin.ListPeersResponse) -> list[tuple[str, str]]:
