@@ -30,6 +30,7 @@ READING = frozenset(
         "ListEngines",
         "ListPeers",
         "ListPairs",
+        "GetSignals",
         "ListRequests",
         "ListHolders",
         "ListSuspects",

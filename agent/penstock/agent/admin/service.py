@@ -106,6 +106,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListEngines = _unary(engines.list_engines)
     ListPeers = _unary(peers.list_peers)
     ListPairs = _unary(pairs.list_pairs_of)
+    GetSignals = _unary(engines.get_signals)
     ListRequests = _unary(requests.list_requests)
     ListHolders = _unary(requests.list_holders)
     ListSuspects = _unary(suspects.list_suspects)

@@ -108,7 +108,9 @@ _BODIES: Final = {
     "request_closed": (
         "remote_request_id",
         "external_request_id",
+        "arrival_time_unix_nano",
         "first_token_time_unix_nano",
+        "finish_reason",
         *(f"gates.{gate}_nano" for gate in GATES),
     ),
 }

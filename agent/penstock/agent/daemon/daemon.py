@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.admin.calls import diagnoses
-from penstock.agent.admin.lookups import AgentContext, Judge, Retirement, compared_counts
+from penstock.agent.admin.lookups import AgentContext, Judge, Retirement, compared_counts, keep_sampling
 from penstock.agent.daemon.config import shown_config
 from penstock.agent.daemon.distributed_policies import DistributedPolicies, distribute_policies
 from penstock.agent.daemon.drained import drained
@@ -112,6 +112,7 @@ class Daemon:
             retirement.keep_retiring(),
             stalls.keep_looking(),
             diagnoses.keep_judging(agent),
+            keep_sampling(agent),
         )
         self._report.listen_address = str(engines.address)
         if shortage := admission.look_at_memory():

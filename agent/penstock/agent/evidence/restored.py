@@ -24,7 +24,7 @@ from penstock.agent.admin.lookups import (
 from penstock.agent.bundle import JOURNAL, POLICIES, STATE, check_values
 from penstock.agent.errors import BundleError
 from penstock.agent.journal import Journal, connect_reader, create_schema
-from penstock.agent.metrics import Aggregator, AggregatorCheckpoint
+from penstock.agent.metrics import Aggregator, AggregatorCheckpoint, refill_signals
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.parsing import format_size
 from penstock.agent.policy.distribution import PolicyFeed
@@ -200,6 +200,7 @@ async def restore_context(directory: Path, state: BundledState, parts: AsyncExit
     parts.push_async_callback(journal.close)
     aggregator = Aggregator()
     await AggregatorCheckpoint(journal, aggregator).restore()
+    await refill_signals(journal, aggregator, state.time.ToNanoseconds())
     database = PolicyDatabase.open(directory)
     parts.callback(database.close)
     # No time goes by in a bundle.

@@ -5,21 +5,30 @@ from __future__ import annotations
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator, EngineRows
 from penstock.agent.metrics.catalogue import Metric
-from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
+from penstock.agent.metrics.checkpoint import AggregatorCheckpoint, refill_signals
 from penstock.agent.metrics.exposition import Family, Sample
 from penstock.agent.metrics.gatherer import Exemplars, Gatherer
 from penstock.agent.metrics.latencies import (
+    BUCKETS,
+    KEPT_SLOTS,
     SIZE_CLASSES,
+    SLOT_NANO,
     DurationWindow,
     DurationWindows,
     PairKey,
     PeerWindows,
+    QueueSample,
+    SignalSlot,
     Speed,
+    quantile,
 )
 from penstock.agent.metrics.series import Row
 
 __all__ = [
+    "BUCKETS",
+    "KEPT_SLOTS",
     "SIZE_CLASSES",
+    "SLOT_NANO",
     "AgentMetrics",
     "Aggregator",
     "AggregatorCheckpoint",
@@ -32,7 +41,11 @@ __all__ = [
     "Metric",
     "PairKey",
     "PeerWindows",
+    "QueueSample",
     "Row",
     "Sample",
+    "SignalSlot",
     "Speed",
+    "quantile",
+    "refill_signals",
 ]

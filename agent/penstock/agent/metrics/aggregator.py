@@ -23,7 +23,14 @@ from penstock.agent.metrics.batch_counting import (
     count_samples,
 )
 from penstock.agent.metrics.catalogue import BY_NAME, from_log
-from penstock.agent.metrics.latencies import PairSpeeds, PeerLatencies, at_best, is_slow, with_siblings
+from penstock.agent.metrics.latencies import (
+    PairSpeeds,
+    PeerLatencies,
+    Signals,
+    at_best,
+    is_slow,
+    with_siblings,
+)
 from penstock.agent.metrics.series import (
     CAP,
     TOTAL,
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.batch import BatchColumns
     from penstock.agent.metrics.catalogue import Metric
-    from penstock.agent.metrics.latencies import PairKey, PeerWindows, Speed
+    from penstock.agent.metrics.latencies import PairKey, PeerWindows, QueueSample, SignalSlot, Speed
     from penstock.agent.model import Source
 
 
@@ -88,6 +95,8 @@ class Aggregator:
         self._suspects = SuspectAnswers()
         self._latencies = PeerLatencies()
         self._speeds = PairSpeeds()
+        # Not saved: what an agent did not see is not known.
+        self._signals = Signals()
 
     def apply(self, source: Source, contents: BatchColumns) -> None:
         """Count a committed batch: in the order of the log, once each. It has passed the limits of the ingest.
@@ -129,6 +138,7 @@ class Aggregator:
         try:
             self._latencies.apply(key, contents)
             self._speeds.apply(key, contents)
+            self._signals.apply(key, contents)
         except Exception as error:  # noqa: BLE001  (the windows miss this batch; the counters have it)
             troubles.append(Trouble("peer windows", error))
 
@@ -147,6 +157,7 @@ class Aggregator:
                     series.clear()
             if not event.forgotten.HasField("peer"):
                 del self._engines[key]
+                self._signals.forget(key)
 
     def account(self, epoch: int) -> Account | None:
         """Return how many entries of a source were counted; None if that is not known from its first batch on."""
@@ -223,6 +234,25 @@ class Aggregator:
                 took = windows.transfers.newest if windows is not None else 0.0
             speeds[pair] = at_best(speed, took, look)
         return speeds
+
+    def note_queue(self, key: EngineKey, when: int, queue: QueueSample) -> None:
+        """Note that an engine was seen at *when* (nanoseconds by its clock), and what it had."""
+        with self._lock:
+            self._signals.note(key, when, queue)
+
+    def signals(self, key: EngineKey, first: int, last: int) -> dict[int, SignalSlot] | None:
+        """Return the known slots of an engine by index, from *first* to *last*; None without room for it."""
+        with self._lock:
+            return self._signals.slots(key, first, last) if self._signals.knows(key) else None
+
+    def refill_signals(self, batches: Iterable[tuple[Source, BatchColumns]]) -> None:
+        """Replace the slots by those of *batches*, which the log holds."""
+        signals = Signals()
+        for source, contents in batches:
+            if source.process != AGENT_PROCESS:
+                signals.apply(source.key, contents)
+        with self._lock:
+            self._signals = signals
 
     def dump(self) -> bytes:
         """Return the whole state: compressed JSON with a version. On a thread of its own it lets others run."""

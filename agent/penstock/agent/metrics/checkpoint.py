@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -14,9 +15,11 @@ from penstock.agent.journal import parse_batch
 from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from concurrent.futures import Future
 
     from penstock.agent.journal import Journal
+    from penstock.agent.metrics.aggregator import Aggregator
     from penstock.agent.model import LoggedBatch, Source
     from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -31,6 +34,9 @@ POLL_SECONDS = 1.0
 REPLAY_BYTES = 4 << 20
 # Batches that are committed while the aggregator is dumped; with more, the loop waits for the dump's end.
 MAX_WAITING = 1_024
+
+
+_SIGNALS_NANO = 15 * 60 * 10**9
 
 
 class Checkpointed(Protocol):
@@ -192,3 +198,23 @@ class AggregatorCheckpoint:
                         await self._save_beside(pool)
                     except Exception:  # noqa: BLE001  (a save that fails costs a longer replay, no more)
                         _log.exception("the metrics could not be saved; a restart replays more of the log")
+
+
+async def refill_signals(journal: Journal, aggregator: Aggregator, now: int) -> None:
+    """Read the 15 minutes before *now* (nanoseconds) once more, for the slots that no checkpoint has."""
+    await asyncio.to_thread(aggregator.refill_signals, _batches_since(journal, now - _SIGNALS_NANO))
+
+
+def _batches_since(journal: Journal, since: int) -> Iterator[tuple[Source, BatchColumns]]:
+    sources: dict[int, Source | None] = {}
+    with journal.reader() as reader:
+        after = reader.last_until(since)
+        while rows := reader.batches(after, max_bytes=REPLAY_BYTES):
+            after = rows[-1].id
+            for row in rows:
+                if row.epoch not in sources:
+                    sources[row.epoch] = reader.source(row.epoch)
+                source = sources[row.epoch]
+                with suppress(DamagedError):
+                    if source is not None:
+                        yield source, BatchColumns(parse_batch(row), row.body)

@@ -71,6 +71,7 @@ class ReadingCalls(AskingService):
 
     ListEngines = _merged("ListEngines", merged_answers.engines)
     ListPairs = _merged("ListPairs", merged_answers.pairs)
+    GetSignals = _merged("GetSignals", merged_answers.signals)
     ListRequests = _merged("ListRequests", merged_answers.requests)
     ListHolders = _merged("ListHolders", merged_answers.holders)
     ListEvents = _merged("ListEvents", merged_answers.events)

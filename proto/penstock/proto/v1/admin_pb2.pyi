@@ -846,6 +846,73 @@ class DurationWindow(_message.Message):
     p99_seconds: float
     def __init__(self, count: _Optional[int] = ..., p50_seconds: _Optional[float] = ..., p99_seconds: _Optional[float] = ...) -> None: ...
 
+class GetSignalsRequest(_message.Message):
+    __slots__ = ("selector", "since")
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    selector: EngineSelector
+    since: _duration_pb2.Duration
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class Signals(_message.Message):
+    __slots__ = ("time_unix_nano", "slot_nano", "slots", "engines", "engines_left_out")
+    TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    SLOT_NANO_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    time_unix_nano: int
+    slot_nano: int
+    slots: _containers.RepeatedCompositeFieldContainer[SignalSlot]
+    engines: int
+    engines_left_out: int
+    def __init__(self, time_unix_nano: _Optional[int] = ..., slot_nano: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SignalSlot, _Mapping]]] = ..., engines: _Optional[int] = ..., engines_left_out: _Optional[int] = ...) -> None: ...
+
+class SignalSlot(_message.Message):
+    __slots__ = ("start_unix_nano", "engines", "requests", "failed", "recomputed", "first_tokens", "gates", "times", "loads_in", "bytes_in", "loads_out", "bytes_out", "queues", "running", "waiting", "held_blocks", "total_blocks")
+    class TimesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    START_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GATES_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    LOADS_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    LOADS_OUT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    HELD_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    start_unix_nano: int
+    engines: int
+    requests: int
+    failed: int
+    recomputed: int
+    first_tokens: int
+    gates: _events_pb2.Gates
+    times: _containers.ScalarMap[int, int]
+    loads_in: int
+    bytes_in: int
+    loads_out: int
+    bytes_out: int
+    queues: int
+    running: int
+    waiting: int
+    held_blocks: int
+    total_blocks: int
+    def __init__(self, start_unix_nano: _Optional[int] = ..., engines: _Optional[int] = ..., requests: _Optional[int] = ..., failed: _Optional[int] = ..., recomputed: _Optional[int] = ..., first_tokens: _Optional[int] = ..., gates: _Optional[_Union[_events_pb2.Gates, _Mapping]] = ..., times: _Optional[_Mapping[int, int]] = ..., loads_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., loads_out: _Optional[int] = ..., bytes_out: _Optional[int] = ..., queues: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., held_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ...) -> None: ...
+
 class ListPairsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

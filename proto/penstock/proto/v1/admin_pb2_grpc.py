@@ -99,6 +99,11 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPairsRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPairsResponse.FromString,
                 _registered_method=True)
+        self.GetSignals = channel.unary_unary(
+                '/penstock.v1.Admin/GetSignals',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetSignalsRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.Signals.FromString,
+                _registered_method=True)
         self.ListRequests = channel.unary_unary(
                 '/penstock.v1.Admin/ListRequests',
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
@@ -304,6 +309,13 @@ class AdminServicer(object):
 
     def ListPairs(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSignals(self, request, context):
+        """What engines did in the last 15 minutes, in slots of five seconds.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -539,6 +551,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListPairs,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPairsRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ListPairsResponse.SerializeToString,
+            ),
+            'GetSignals': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSignals,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.GetSignalsRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.Signals.SerializeToString,
             ),
             'ListRequests': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRequests,
@@ -1017,6 +1034,33 @@ class Admin(object):
             '/penstock.v1.Admin/ListPairs',
             penstock_dot_proto_dot_v1_dot_admin__pb2.ListPairsRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.ListPairsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSignals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/GetSignals',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.GetSignalsRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.Signals.FromString,
             options,
             channel_credentials,
             insecure,

@@ -231,7 +231,15 @@ def test_what_engines_say_is_text(fleet: tuple[AgentProcess, list[FakeEngine]]) 
         tab.until("log", lambda data: any(entry["request"].endswith("999") for entry in data["entries"]))
         screen = tab.until("screen", lambda data: data["peers"]["total"] > 50)
         assert screen.size <= MAX_BYTES
-        assert {each.event for each in tab.seen} <= {"hello", "history", "pulse", "screen", "log", "earlier"}
+        assert {each.event for each in tab.seen} <= {
+            "hello",
+            "history",
+            "signals",
+            "pulse",
+            "screen",
+            "log",
+            "earlier",
+        }
         assert len(tab.entries()) == 1_000
         assert all(each.size <= MAX_BYTES for each in tab.seen)
     for query in ({"peer": "<script>alert(1)</script>0:1"}, {"limit": "1000"}):

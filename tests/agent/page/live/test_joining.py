@@ -84,7 +84,7 @@ async def test_tabs_that_come_meanwhile_join_together() -> None:
     finally:
         await hub.close()
 
-    assert begun == [["pulse", "history", "log", "earlier"]] * 10
+    assert begun == [["pulse", "history", "signals", "log", "earlier"]] * 10
     assert calls.asked["ListEvents"] == 4
 
 
@@ -102,7 +102,7 @@ async def test_a_tab_has_the_history_that_it_asks_for(seconds: Sequence[int]) ->
                 hub.join(tab, None, wanted)
             hub.join(again, {"": Position(1, WHOLE)}, 900)
             for tab in tabs:
-                assert await _begun(tab) == ["pulse", "history", "log", "earlier"]
+                assert await _begun(tab) == ["pulse", "history", "signals", "log", "earlier"]
     finally:
         await hub.close()
     kinds = []
@@ -128,7 +128,7 @@ async def test_a_tab_comes_in_as_the_last_one_leaves() -> None:
             hub.join(coming, None, 900)
             calls.readable.set()
             await left
-            assert await _begun(coming) == ["pulse", "history", "log", "earlier"]
+            assert await _begun(coming) == ["pulse", "history", "signals", "log", "earlier"]
     finally:
         await hub.close()
 

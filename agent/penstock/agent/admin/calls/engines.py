@@ -1,4 +1,4 @@
-"""The calls about engines: list, stacks, forget; and what the judge is told of their peers."""
+"""The calls about engines: list, signals, stacks, forget; and what the judge is told of their peers."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from penstock.agent.admin.lookups import (
     selected_targets,
     selected_views,
     selection_of,
+    signals_of,
     targets_by_key,
     without_requests,
 )
@@ -83,6 +84,14 @@ async def list_ejections(
         "an agent ejects by order only: what policies say of ejection is for the relay that leads"
     )
     return answer
+
+
+async def get_signals(agent: AgentContext, request: admin.GetSignalsRequest) -> admin.Signals:
+    """Return what the selected engines did in the last 15 minutes, together."""
+    views = selected_views(agent, selection_of(request.selector))
+    now = int(agent.clock() * 1e9)
+    since = now - request.since.ToNanoseconds() if request.HasField("since") else 0
+    return await asyncio.to_thread(signals_of, agent.aggregator, views, since, now)
 
 
 def _engines(agent: AgentContext, request: admin.ListEnginesRequest) -> Iterator[admin.Engine]:

@@ -62,6 +62,7 @@ from penstock.agent.admin.lookups.requests import (
     slowest_requests,
 )
 from penstock.agent.admin.lookups.retirement import Retirement
+from penstock.agent.admin.lookups.signals import keep_sampling, note_queues, signals_of, sum_signals
 from penstock.agent.admin.lookups.targets import (
     FeedState,
     PolicyStates,
@@ -124,6 +125,7 @@ __all__ = [
     "engine_key_of",
     "feed_states",
     "find_target",
+    "keep_sampling",
     "key_message",
     "known_engines",
     "last_loads",
@@ -131,6 +133,7 @@ __all__ = [
     "listed_peers",
     "messages",
     "new_order_id",
+    "note_queues",
     "past_engines",
     "past_orders",
     "pause_message",
@@ -146,10 +149,12 @@ __all__ = [
     "server_ejections",
     "share_words",
     "shares",
+    "signals_of",
     "slowest_requests",
     "source_target",
     "stall_message",
     "subscribed_engines",
+    "sum_signals",
     "targets_by_key",
     "timedelta_of",
     "timestamp_message",

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from penstock.agent.metrics.latencies.peers import PeerLatencies, PeerWindows
+from penstock.agent.metrics.latencies.signals import (
+    KEPT_SLOTS,
+    SLOT_NANO,
+    QueueSample,
+    Signals,
+    SignalSlot,
+)
 from penstock.agent.metrics.latencies.speeds import (
     SIZE_CLASSES,
     PairKey,
@@ -12,18 +19,25 @@ from penstock.agent.metrics.latencies.speeds import (
     is_slow,
     with_siblings,
 )
-from penstock.agent.metrics.latencies.time_slots import DurationWindow, DurationWindows
+from penstock.agent.metrics.latencies.time_slots import BUCKETS, DurationWindow, DurationWindows, quantile
 
 __all__ = [
+    "BUCKETS",
+    "KEPT_SLOTS",
     "SIZE_CLASSES",
+    "SLOT_NANO",
     "DurationWindow",
     "DurationWindows",
     "PairKey",
     "PairSpeeds",
     "PeerLatencies",
     "PeerWindows",
+    "QueueSample",
+    "SignalSlot",
+    "Signals",
     "Speed",
     "at_best",
     "is_slow",
+    "quantile",
     "with_siblings",
 ]

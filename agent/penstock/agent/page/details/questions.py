@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import json
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,8 @@ from penstock.agent.page.details.detail import (
     table_section,
     text_section,
 )
-from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, milliseconds, plain
+from penstock.agent.page.screen import signals_message
+from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, encode, milliseconds, plain
 from penstock.agent.views import text
 from penstock.agent.views.engines import engine_description
 from penstock.agent.views.events import event_rows
@@ -340,6 +342,15 @@ _QUESTIONS: dict[str, Callable[[AdminCalls, Mapping[str, str]], Awaitable[Detail
     "policy": _policy_detail,
     "events": _events_detail,
 }
+_SIGNALS = "signals"
+
+
+async def _ask_signals(calls: AdminCalls, query: Mapping[str, str]) -> bytes:
+    """Return the signals of one engine, or of all."""
+    key = engine_of(query, "engine")
+    answer = await calls.call("GetSignals", admin.GetSignalsRequest(selector=selector_of(key)))
+    named = "" if key is None else plain(text.engine(key))
+    return await asyncio.to_thread(lambda: encode(signals_message(answer, named)))
 
 
 async def ask_detail(calls: AdminCalls, kind: str, query: Mapping[str, str]) -> bytes:
@@ -349,7 +360,10 @@ async def ask_detail(calls: AdminCalls, kind: str, query: Mapping[str, str]) -> 
         AnswerError: it has no answer, or there is no such question.
 
     """
+    if kind == _SIGNALS:
+        return await _ask_signals(calls, query)
     ask = _QUESTIONS.get(kind)
     if ask is None:
-        raise AnswerError(404, f"there is no /api/{kind[:100]}; use one of {', '.join(_QUESTIONS)}")
+        kinds = ", ".join((*_QUESTIONS, _SIGNALS))
+        raise AnswerError(404, f"there is no /api/{kind[:100]}; use one of {kinds}")
     return fitted(await ask(calls, query))

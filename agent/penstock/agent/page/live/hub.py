@@ -9,6 +9,7 @@ from penstock.agent.page.live.entries import Message, message
 from penstock.agent.page.live.follower import Follower
 from penstock.agent.page.live.history import ask_earlier, ask_history
 from penstock.agent.page.live.poller import ScreenPoller
+from penstock.agent.page.live.signals import ask_signals, keep_telling
 from penstock.agent.page.live.tab import Tab
 from penstock.agent.page.wire import AnswerError, plain
 
@@ -46,7 +47,7 @@ class Hub:
         self._turn = asyncio.Lock()
         self._poller = ScreenPoller(calls, self._publish, since)
         self._follower = Follower(calls, lambda: tuple(self._tabs))
-        self._pulse: asyncio.Task[None] | None = None
+        self._tellers: list[asyncio.Task[None]] = []
         self._closed = False
 
     def admit(self) -> Tab:
@@ -101,14 +102,16 @@ class Hub:
         if not joining:
             return
         self._poller.start()
-        if self._pulse is None:
-            self._pulse = asyncio.ensure_future(self._keep_pulsing())
+        if not self._tellers:
+            work = self._keep_pulsing(), keep_telling(self._calls, self._publish)
+            self._tellers = [asyncio.ensure_future(each) for each in work]
         pulse = self._pulse_message()
         for each in joining:
             if self._poller.screen is not None:
                 each.tab.put(self._poller.screen)
             each.tab.put(pulse)
         await self._tell(joining, ask_history)
+        await self._tell(joining, ask_signals)
         await self._follower.join({each.tab: each.after for each in joining})
         await self._tell([each for each in joining if each.after is None], ask_earlier)
 
@@ -129,9 +132,9 @@ class Hub:
             await asyncio.wait([joiner])
 
     async def _end_work(self) -> None:
-        pulse, self._pulse = self._pulse, None
-        if pulse is not None:
-            pulse.cancel()
+        tellers, self._tellers = self._tellers, []
+        for each in tellers:
+            each.cancel()
         await self._poller.stop()
         await self._follower.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.page.screen.build import build_screen, fitted
 from penstock.agent.page.screen.model import Peers, Screen, ScreenAnswers
+from penstock.agent.page.screen.signals import signals_message
 from penstock.agent.page.screen.tables import MOST_ENGINES, MOST_PEERS, hashes, peer_table
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "fitted",
     "hashes",
     "peer_table",
+    "signals_message",
 ]

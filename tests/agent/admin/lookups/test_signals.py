@@ -1,0 +1,124 @@
+"""What engines did together: sums over engines and agents, by the agent's clock."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.agent.admin.lookups import note_queues, signals_of, sum_signals
+from penstock.agent.batch import BatchColumns
+from penstock.agent.metrics import SLOT_NANO, Aggregator
+from penstock.agent.model import EngineKey
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.ingest_pb2 import Batch
+from penstock.proto.v1.snapshot_pb2 import BLOCK_HOLDER_LOAD, QUEUE_REASON_CAPACITY, Snapshot
+
+from tests.support.agent.batches import TIME, event
+from tests.support.agent.metric_logs import SECOND, live, source
+
+_NOW = TIME + 3 * SLOT_NANO
+_START = TIME // SLOT_NANO * SLOT_NANO
+_MOST, _MOST_32 = (1 << 64) - 1, (1 << 32) - 1
+
+
+def _view(engine: str, snapshot: Snapshot | None = None, ahead: int = 0, *, connected: bool = True) -> Any:
+    """Stand for an engine with one source whose clock is *ahead* of the agent's."""
+    found = live(source(engine), snapshot, connected=connected)
+    if ahead:
+        found.clock_readings.append(ahead)
+    return SimpleNamespace(key=EngineKey("", engine), connected=connected, sources=(found,))
+
+
+def _ended(aggregator: Aggregator, engine: str, when: int = TIME, count: int = 1) -> None:
+    batch = Batch(events=[event("request_closed", f"r{each}", time_ns=when) for each in range(count)])
+    aggregator.apply(source(engine), BatchColumns(batch))
+
+
+def test_engines_are_summed() -> None:
+    """Of two that ended requests and tell of their queues; a third has no slots yet."""
+    aggregator = Aggregator()
+    snapshot = Snapshot(
+        queue={
+            "running": 2,
+            "waiting": [{"reason": QUEUE_REASON_CAPACITY, "count": 3}],
+            "total_blocks": 100,
+        },
+        held=[{"holder": BLOCK_HOLDER_LOAD, "blocks": 25}],
+    )
+    views = [_view("0", snapshot), _view("1", snapshot), _view("2", Snapshot(), connected=False)]
+    _ended(aggregator, "0", count=2)
+    _ended(aggregator, "1", count=3)
+    note_queues(aggregator, views, TIME)
+
+    found = signals_of(aggregator, views, 0, _NOW)
+    (slot,) = found.slots
+    assert (found.engines, found.engines_left_out, found.slot_nano) == (3, 0, SLOT_NANO)
+    assert (slot.start_unix_nano, slot.engines, slot.requests, slot.queues) == (_START, 2, 5, 2)
+    assert (slot.running, slot.waiting, slot.held_blocks, slot.total_blocks) == (4, 6, 50, 200)
+
+
+def test_an_older_engine_does_not_tell_of_its_queue() -> None:
+    """It is seen, so that what it did is known: nothing."""
+    aggregator, views = Aggregator(), [_view("0", Snapshot())]
+    note_queues(aggregator, views, TIME)
+
+    (slot,) = signals_of(aggregator, views, 0, _NOW).slots
+    assert (slot.engines, slot.queues, slot.requests) == (1, 0, 0)
+
+
+def test_a_clock_that_is_off_is_set_right() -> None:
+    """Entries have the engine's time, slots the agent's."""
+    aggregator, hour = Aggregator(), 3600 * SECOND
+    views = [_view("0", Snapshot(), ahead=-hour), _view("1")]
+    _ended(aggregator, "0", TIME - hour)
+    _ended(aggregator, "1", TIME)
+
+    (slot,) = signals_of(aggregator, views, 0, _NOW).slots
+    assert (slot.start_unix_nano, slot.engines, slot.requests) == (_START, 2, 2)
+
+
+def test_slots_that_still_fill_are_not_told() -> None:
+    """Nor those before the time that is asked for."""
+    aggregator, views = Aggregator(), [_view("0")]
+    for number in range(4):
+        _ended(aggregator, "0", TIME + number * SLOT_NANO)
+
+    def starts(since: int) -> list[int]:
+        found = signals_of(aggregator, views, since, _START + 3 * SLOT_NANO + SECOND)
+        return [(slot.start_unix_nano - _START) // SLOT_NANO for slot in found.slots]
+
+    assert starts(0) == [0, 1, 2]
+    assert starts(_START + SLOT_NANO) == [1, 2]
+    assert starts(_START + 1) == [1, 2]
+
+
+_SLOTS = st.builds(
+    admin.SignalSlot,
+    start_unix_nano=st.sampled_from([_START, _START + SLOT_NANO]),
+    engines=st.integers(0, _MOST_32),
+    requests=st.integers(0, _MOST),
+    gates=st.builds(lambda nano: {"queue_nano": nano}, st.integers(0, _MOST)),
+    times=st.dictionaries(st.integers(0, _MOST_32), st.integers(0, _MOST), max_size=3),
+)
+_ANSWERS = st.builds(
+    admin.Signals,
+    slot_nano=st.sampled_from([SLOT_NANO, SLOT_NANO, 1]),
+    engines=st.integers(0, _MOST_32),
+    slots=st.lists(_SLOTS, max_size=3),
+)
+
+
+@given(st.lists(_ANSWERS, max_size=4))
+def test_agents_that_lie_are_summed_without_an_error(answers: list[admin.Signals]) -> None:
+    """Sums stay within the fields, slots in order and of one width, whoever is summed first."""
+    merged = sum_signals(answers)
+    again = sum_signals(reversed(answers))
+
+    starts = [slot.start_unix_nano for slot in merged.slots]
+    assert starts == sorted({*starts})
+    assert merged == again
+    wanted = sum(slot.requests for each in answers if each.slot_nano == SLOT_NANO for slot in each.slots)
+    if wanted <= _MOST:
+        assert sum(slot.requests for slot in merged.slots) == wanted
