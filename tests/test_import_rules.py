@@ -124,7 +124,7 @@ AGENT_FLOORS = (
     ("journal.index",),
     ("journal.database",),
     ("bill", "pairs", "parsing", "prescan", "replay", "sources", "state", "traces.spans"),
-    ("aio", "badness", "batch", "limits", "model"),
+    ("aio", "badness", "batch", "durations", "limits", "model"),
     ("errors",),
 )
 ENGINE_FLOORS = (

@@ -13,6 +13,7 @@ MODULES_OF_A_ROOT = {
     "penstock.agent": {
         "__main__",
         "badness",
+        "durations",
         "errors",
         "limits",
         "model",

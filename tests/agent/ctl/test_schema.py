@@ -132,6 +132,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "get-holders": [["get", "holders"], ["get", "holders", "0"]],
     "get-peers": [["get", "peers"]],
     "get-ejections": [["get", "ejections"], ["get", "ejections", "0"]],
+    "signals": [["signals"], ["signals", "0"]],
     "get-suspects": [["get", "suspects"], ["get", "suspects", "--since", "2h"]],
     "get-requests": [["get", "requests"], ["get", "requests", "--deferred"]],
     "get-events": [["get", "events"]],
@@ -365,6 +366,7 @@ def test_what_engines_may_send_at_most_is_valid(variant: int) -> None:
             **_extremes(admin.ListRequestsResponse.DESCRIPTOR, variant)
         ),
         "get-holders": admin.ListHoldersResponse(**_extremes(admin.ListHoldersResponse.DESCRIPTOR, variant)),
+        "signals": admin.Signals(**_extremes(admin.Signals.DESCRIPTOR, variant)),
         "get-suspects": admin.ListSuspectsResponse(
             **_extremes(admin.ListSuspectsResponse.DESCRIPTOR, variant)
         ),

@@ -44,6 +44,7 @@ READING: dict[str, list[str]] = {
     "get events": ["get events", "get events --since 1h", "get events --kind transfer_failure"],
     "get holders": ["get holders", "get holders 0"],
     "get pairs": ["get pairs", "get pairs -o wide"],
+    "signals": ["signals", "signals 0 -o wide"],
     "get suspects": ["get suspects", "get suspects --since 2h"],
     "diagnose": ["diagnose", "diagnose --at 1ms"],
     "get audit": ["get audit", "get audit p"],

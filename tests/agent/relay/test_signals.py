@@ -32,7 +32,7 @@ def pods() -> Iterator[Pods]:
 
 
 def _ended(pods: Pods, **selector: object) -> int:
-    request = admin.GetSignalsRequest(selector=selector)  # type: ignore[arg-type]
+    request = admin.GetSignalsRequest(selector=selector)
     found: admin.Signals = pods.relay.call("GetSignals", request)
     return sum(slot.requests for slot in found.slots)
 

@@ -195,6 +195,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "anyOf": [ref("Manifests"), ref("Manifest"), message_ref(admin.EffectivePolicy)],
     },
     "get-requests": message_ref(admin.ListRequestsResponse),
+    "signals": message_ref(admin.Signals),
     "get-suspects": message_ref(admin.ListSuspectsResponse),
     "import": ref("Change"),
     "inject-fault": message_ref(admin.Drill),

@@ -97,6 +97,7 @@ _MESSAGES = (
     admin.PolicyRollout,
     admin.Rollout,
     admin.SetEjectionResponse,
+    admin.Signals,
     admin.Trace,
     admin.WhatIfResponse,
 )

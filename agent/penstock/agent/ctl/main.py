@@ -42,6 +42,10 @@ _COMMANDS = {
         "Search the policy under which the recorded loads would have done best.",
     ),
     "page": (f"{_INSPECT}.page", "Print the page's address, with a token; of a bundle, serve it."),
+    "signals": (
+        f"{_INSPECT}.signals",
+        "Requests, time to first token, queue and bytes of the last 15 minutes.",
+    ),
     "bill": (f"{_INSPECT}.costs", "Add up what failed loads, waits and recomputation cost."),
     "quarantine": (f"{_ORDERS}.quarantine", "Quarantined peers: list, add, lift."),
     "inject-fault": (f"{_ORDERS}.drill", "Start a fault drill in engines that allow it."),
@@ -81,6 +85,7 @@ _SECTIONS = {
         "page",
         "what-if",
         "recommend",
+        "signals",
         "bill",
         "debug",
     ),

@@ -9,7 +9,6 @@ from penstock.agent.metrics.checkpoint import AggregatorCheckpoint, refill_signa
 from penstock.agent.metrics.exposition import Family, Sample
 from penstock.agent.metrics.gatherer import Exemplars, Gatherer
 from penstock.agent.metrics.latencies import (
-    BUCKETS,
     KEPT_SLOTS,
     SIZE_CLASSES,
     SLOT_NANO,
@@ -20,12 +19,10 @@ from penstock.agent.metrics.latencies import (
     QueueSample,
     SignalSlot,
     Speed,
-    quantile,
 )
 from penstock.agent.metrics.series import Row
 
 __all__ = [
-    "BUCKETS",
     "KEPT_SLOTS",
     "SIZE_CLASSES",
     "SLOT_NANO",
@@ -46,6 +43,5 @@ __all__ = [
     "Sample",
     "SignalSlot",
     "Speed",
-    "quantile",
     "refill_signals",
 ]

@@ -11,7 +11,7 @@ PROGRAMS = (PROGRAM, PLUGIN)
 
 COMMANDS = (
     "apply", "bill", "bundle", "completion", "config", "debug", "delete", "describe", "diagnose", "diff", "doctor", "drain", "drill", "edit", "eject", "explain", "export", "forget",
-    "get", "import", "inject-fault", "page", "pause", "quarantine", "recommend", "resume", "rollback", "rollout", "routers", "set-policy", "top", "trace", "version",
+    "get", "import", "inject-fault", "page", "pause", "quarantine", "recommend", "resume", "rollback", "rollout", "routers", "set-policy", "signals", "top", "trace", "version",
     "watch", "what-if",
 )  # fmt: skip
 

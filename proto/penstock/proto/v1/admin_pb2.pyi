@@ -855,18 +855,16 @@ class GetSignalsRequest(_message.Message):
     def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Signals(_message.Message):
-    __slots__ = ("time_unix_nano", "slot_nano", "slots", "engines", "engines_left_out")
-    TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("slot_nano", "slots", "engines", "engines_left_out")
     SLOT_NANO_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     ENGINES_FIELD_NUMBER: _ClassVar[int]
     ENGINES_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
-    time_unix_nano: int
     slot_nano: int
     slots: _containers.RepeatedCompositeFieldContainer[SignalSlot]
     engines: int
     engines_left_out: int
-    def __init__(self, time_unix_nano: _Optional[int] = ..., slot_nano: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SignalSlot, _Mapping]]] = ..., engines: _Optional[int] = ..., engines_left_out: _Optional[int] = ...) -> None: ...
+    def __init__(self, slot_nano: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SignalSlot, _Mapping]]] = ..., engines: _Optional[int] = ..., engines_left_out: _Optional[int] = ...) -> None: ...
 
 class SignalSlot(_message.Message):
     __slots__ = ("start_unix_nano", "engines", "requests", "failed", "recomputed", "first_tokens", "gates", "times", "loads_in", "bytes_in", "loads_out", "bytes_out", "queues", "running", "waiting", "held_blocks", "total_blocks")

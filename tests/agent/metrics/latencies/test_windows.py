@@ -8,15 +8,13 @@ from bisect import bisect_left
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.agent.durations import BOUNDS, BUCKETS, quantile
 from penstock.agent.metrics.latencies.time_slots import (
-    BOUNDS,
-    BUCKETS,
     FINEST_NANO,
     DurationWindow,
     DurationWindows,
     TimeSlots,
     duration_windows,
-    quantile,
 )
 
 from tests.support.agent.batches import TIME

@@ -10,7 +10,8 @@ from penstock.agent.admin.lookups.known_peers import clock_offsets
 from penstock.agent.admin.lookups.messages import MAX_UINT32, clamp_unsigned
 from penstock.agent.aio import ThreadYield
 from penstock.agent.batch import GATES
-from penstock.agent.metrics import BUCKETS, KEPT_SLOTS, SLOT_NANO, QueueSample
+from penstock.agent.durations import BUCKETS
+from penstock.agent.metrics import KEPT_SLOTS, SLOT_NANO, QueueSample
 from penstock.agent.sources import blocks_by_holder, held_rows
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -87,7 +88,7 @@ def signals_of(aggregator: Aggregator, views: Sequence[EngineView], since: int, 
     first = max(-(-since // SLOT_NANO), last - KEPT_SLOTS + 1)
     ahead = clock_offsets(views)
     summed: dict[int, admin.SignalSlot] = {}
-    answer = admin.Signals(time_unix_nano=now, slot_nano=SLOT_NANO, engines=len(views))
+    answer = admin.Signals(slot_nano=SLOT_NANO, engines=len(views))
     for view in views:
         let_go()
         # Entries have the engine's time.
@@ -109,7 +110,6 @@ def sum_signals(answers: Iterable[admin.Signals]) -> admin.Signals:
     merged = admin.Signals()
     summed: dict[int, admin.SignalSlot] = {}
     for answer in answers:
-        merged.time_unix_nano = max(merged.time_unix_nano, answer.time_unix_nano)
         merged.slot_nano = SLOT_NANO
         merged.engines = clamp_unsigned(merged.engines + answer.engines, MAX_UINT32)
         merged.engines_left_out = clamp_unsigned(

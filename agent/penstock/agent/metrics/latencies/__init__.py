@@ -19,10 +19,9 @@ from penstock.agent.metrics.latencies.speeds import (
     is_slow,
     with_siblings,
 )
-from penstock.agent.metrics.latencies.time_slots import BUCKETS, DurationWindow, DurationWindows, quantile
+from penstock.agent.metrics.latencies.time_slots import DurationWindow, DurationWindows
 
 __all__ = [
-    "BUCKETS",
     "KEPT_SLOTS",
     "SIZE_CLASSES",
     "SLOT_NANO",
@@ -38,6 +37,5 @@ __all__ = [
     "Speed",
     "at_best",
     "is_slow",
-    "quantile",
     "with_siblings",
 ]

@@ -10,10 +10,9 @@ from itertools import repeat
 from operator import sub
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+from penstock.agent.durations import BOUNDS, BUCKETS
 from penstock.agent.metrics.catalogue import OTHER
 from penstock.agent.metrics.latencies.time_slots import (
-    BOUNDS,
-    BUCKETS,
     FINEST_NANO,
     QUARTER,
     DurationWindow,

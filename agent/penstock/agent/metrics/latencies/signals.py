@@ -13,7 +13,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.batch import GATES, is_clean_up
-from penstock.agent.metrics.latencies.time_slots import BOUNDS
+from penstock.agent.durations import BOUNDS
 from penstock.proto.names import NANOS
 from penstock.proto.v1.common_pb2 import DIRECTION_SEND, TRANSFER_RESULT_OK
 

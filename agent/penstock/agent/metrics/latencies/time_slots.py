@@ -12,10 +12,11 @@ from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from penstock.agent import limits
+from penstock.agent.durations import quantile
 from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
 FINEST_NANO: Final = 15 * NANOS
 """Width of the newest slots."""
@@ -55,12 +56,6 @@ QUARTER: Final[Levels] = (*_NEWEST, Level(300 * NANOS, 300 * NANOS, 0))
 # A count is unsigned, of 32 bits: half the memory of 64, and no slot of minutes counts more.
 _COUNT: Final = "I"
 _MOST: Final = (1 << 32) - 1
-_FIRST_NANO, _PER_OCTAVE, _OCTAVES = 32_000, 3, 25
-BOUNDS: Final = tuple(
-    round(_FIRST_NANO * 2 ** (step / _PER_OCTAVE)) for step in range(_OCTAVES * _PER_OCTAVE + 1)
-)
-"""Upper bounds of the buckets, nanoseconds: 32 µs to 18 minutes, each 26 % above the one below."""
-BUCKETS: Final = len(BOUNDS) + 1
 _MINUTE, _QUARTER, _HOUR = 60 * NANOS, 15 * 60 * NANOS, 60 * 60 * NANOS
 
 
@@ -215,16 +210,3 @@ def _window(counts: list[int]) -> DurationWindow:
     if not total:
         return DurationWindow()
     return DurationWindow(total, quantile(counts, 0.5), quantile(counts, 0.99))
-
-
-def quantile(counts: Sequence[int], ratio: float) -> float:
-    """Return a quantile in seconds, between the bounds of its bucket; *counts* are of `BUCKETS`, not all 0."""
-    rank = ratio * sum(counts)
-    below = 0
-    for bucket, count in enumerate(counts):
-        if count and below + count >= rank:
-            low = BOUNDS[bucket - 1] if bucket else 0
-            high = BOUNDS[min(bucket, len(BOUNDS) - 1)]
-            return (low + (high - low) * max(0.0, rank - below) / count) / NANOS
-        below += count
-    return BOUNDS[-1] / NANOS
