@@ -76,6 +76,7 @@ class EventGroup:
         self.places: list[int] = []
         self._of = of
         self._columns: dict[str, Sequence[Any]] = {}
+        self._values: dict[str, Sequence[Any]] = {}
 
     def __len__(self) -> int:
         """Return the number of events."""
@@ -139,7 +140,9 @@ class EventGroup:
         transposed = self._of.transposed
         if transposed is None or (self.kind, path) not in TRANSPOSED:
             return ()
-        values: list[Any] = attrgetter(f"{self.kind}.{path}")(transposed)[:]
+        values = self._values.get(path)
+        if values is None:
+            values = self._values[path] = attrgetter(f"{self.kind}.{path}")(transposed)[:]
         return values
 
 

@@ -32,6 +32,7 @@ MAX_SIGNALLED: Final = 128
 
 _AHEAD_NANO: Final = 5 * 60 * NANOS
 _GATES: Final = tuple(f"gates.{gate}_nano" for gate in GATES)
+_RECOMPUTE: Final = "gates.recompute_nano"
 _ABORTED, _FAILED = "abort", "error"
 
 
@@ -161,29 +162,34 @@ class Signals:
 
     def _count_closed(self, key: EngineKey, group: EventGroup, latest: int) -> None:
         reasons = group.column("finish_reason")
-        if _same_slot(group.times, latest) and _ABORTED not in reasons and (gates := _whole_gates(group)):
-            slot = self._slot(key, group.newest // SLOT_NANO)
-            if slot is not None:
-                tokens, arrivals = gates
-                slot.requests += len(group)
-                slot.failed += reasons.count(_FAILED)
-                slot.recomputed += sum(map(bool, group.values("gates.recompute_nano")))
-                slot.first_tokens += len(group)
-                for place, name in enumerate(_GATES):
-                    slot.gate_nano[place] += sum(group.values(name))
-                _add_times(slot, map(sub, tokens, arrivals))
+        times = _times_of_all(group) if _ABORTED not in reasons and _same_slot(group.times, latest) else None
+        if times is None:
+            self._count_one_by_one(key, group, latest)
             return
+        slot = self._slot(key, group.newest // SLOT_NANO)
+        if slot is None:
+            return
+        slot.requests += len(group)
+        slot.failed += reasons.count(_FAILED)
+        if times:
+            again = group.present(_RECOMPUTE) or ()
+            slot.recomputed += len(again) - again.count(0)
+            slot.first_tokens += len(times)
+            for place, name in enumerate(_GATES):
+                slot.gate_nano[place] += sum(group.present(name) or ())
+            _add_times(slot, times)
+
+    def _count_one_by_one(self, key: EngineKey, group: EventGroup, latest: int) -> None:
         for when, body in zip(group.times, group.bodies, strict=True):
-            slot = (
-                self._slot(key, when // SLOT_NANO) if 0 < when <= latest and not is_clean_up(body) else None
-            )
+            is_counted = 0 < when <= latest and not is_clean_up(body)
+            slot = self._slot(key, when // SLOT_NANO) if is_counted else None
             if slot is None:
                 continue
             slot.requests += 1
             slot.failed += body.finish_reason == _FAILED
             slot.recomputed += bool(body.gates.recompute_nano)
             took = body.first_token_time_unix_nano - body.arrival_time_unix_nano
-            if body.HasField("gates") and body.first_token_time_unix_nano and 0 < took <= when:
+            if body.HasField("gates") and body.first_token_time_unix_nano and took > 0:
                 slot.first_tokens += 1
                 for place, gate in enumerate(GATES):
                     slot.gate_nano[place] += getattr(body.gates, f"{gate}_nano")
@@ -221,15 +227,21 @@ def _same_slot(times: Sequence[int], latest: int) -> bool:
     return oldest > 0 and newest <= latest and oldest // SLOT_NANO == newest // SLOT_NANO
 
 
-def _whole_gates(group: EventGroup) -> tuple[Sequence[int], Sequence[int]] | None:
-    """Return first tokens and arrivals, where each request has them, its gates, and a time that is possible; else None."""
-    prefills = group.present("gates.own_prefill_nano")
-    tokens, arrivals = (group.present(f"{name}_time_unix_nano") for name in ("first_token", "arrival"))
-    if prefills is None or not tokens or not arrivals:
+def _times_of_all(group: EventGroup) -> Sequence[int] | None:
+    """Return the times to first token, where each request has gates and one; none where none has gates; else None."""
+    gates = [group.present(name) for name in _GATES]
+    if None in gates:
         return None
+    if not any(gates):
+        return ()
+    prefills, tokens, arrivals = (
+        group.present(name) or ()
+        for name in ("gates.own_prefill_nano", "first_token_time_unix_nano", "arrival_time_unix_nano")
+    )
     if not len(prefills) == len(tokens) == len(arrivals) == len(group):
         return None
-    return (tokens, arrivals) if min(map(sub, tokens, arrivals)) > 0 else None
+    times = list(map(sub, tokens, arrivals))
+    return times if min(times) > 0 else None
 
 
 def _copy(slot: SignalSlot) -> SignalSlot:
