@@ -74,6 +74,19 @@ def test_the_screen_is_of_the_bundle(page: str) -> None:
     assert len([entry for entry in earlier if entry["kind"] == "transfer_failure"]) == len(failed)
 
 
+def test_its_signals_are_those_of_the_log(page: str) -> None:
+    """No look at a queue is in a bundle; what ended and how long it took to a first token is."""
+    with Tab(page) as tab:
+        said = tab.until("signals").data
+    slots = document("signals")["slots"]
+    ended = [each for each in (0 if rate is None else rate * 5 for rate in said["requests"]) if each]
+    assert ended == pytest.approx([slot["requests"] for slot in slots if slot["requests"]])
+    assert sum(ended) > 10
+    assert any(said["ttftP99"])
+    assert not any(said["running"])
+    assert said["from"] == datetime.fromisoformat(slots[0]["start"]).timestamp() * 1000
+
+
 def test_its_time_stands_still(page: str) -> None:
     """The screen, its data, the diagnosis and every pulse are of the moment of the bundle."""
     with Tab(page) as tab:
