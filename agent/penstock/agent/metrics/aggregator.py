@@ -235,8 +235,8 @@ class Aggregator:
             speeds[pair] = at_best(speed, took, look)
         return speeds
 
-    def note_queue(self, key: EngineKey, when: int, queue: QueueSample) -> None:
-        """Note that an engine was seen at *when* (nanoseconds by its clock), and what it had."""
+    def note_queue(self, key: EngineKey, when: int, queue: QueueSample | None) -> None:
+        """Note that an engine was seen at *when* (nanoseconds by its clock), and what it had, if it tells."""
         with self._lock:
             self._signals.note(key, when, queue)
 

@@ -145,16 +145,16 @@ def test_slots_and_engines_are_bounded() -> None:
     """Fifteen minutes each; an engine whose slots are over gives way."""
     found = _signals(cap=2)
     for index in range(KEPT_SLOTS + 50):
-        found.note(_KEY, TIME + index * SLOT_NANO, QueueSample())
+        found.note(_KEY, TIME + index * SLOT_NANO, None)
     assert len(_slots(found)) == KEPT_SLOTS
-    found.note(_KEY, TIME, QueueSample())
+    found.note(_KEY, TIME, None)
     assert len(_slots(found)) == KEPT_SLOTS
 
     late = TIME + (KEPT_SLOTS + 49) * SLOT_NANO
-    found.note(EngineKey("", "1"), late, QueueSample())
-    found.note(EngineKey("", "2"), late, QueueSample())
+    found.note(EngineKey("", "1"), late, None)
+    found.note(EngineKey("", "2"), late, None)
     assert not found.knows(EngineKey("", "2"))
-    found.note(EngineKey("", "2"), late + KEPT_SLOTS * SLOT_NANO, QueueSample())
+    found.note(EngineKey("", "2"), late + KEPT_SLOTS * SLOT_NANO, None)
     assert found.knows(EngineKey("", "2"))
     assert not _slots(found)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from operator import add, attrgetter
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -16,7 +18,7 @@ from penstock.agent.sources import blocks_by_holder, held_rows
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.agent.admin.lookups.context import AgentContext
     from penstock.agent.metrics import Aggregator, SignalSlot
@@ -29,21 +31,15 @@ _log = structlog.get_logger(__name__)
 _LOOK_SECONDS: Final = 2.0
 # What an engine's entries take on their way, at most, while all is well.
 _SETTLED_NANO: Final = 1_000_000_000
-_COUNTS: Final = ("engines", "queues")
-_SUMMED: Final = (
-    "requests",
-    "failed",
-    "recomputed",
-    "first_tokens",
-    "loads_in",
-    "bytes_in",
-    "loads_out",
-    "bytes_out",
-    "running",
-    "waiting",
-    "held_blocks",
-    "total_blocks",
-)
+_COUNTED: Final = (
+    "engines", "requests", "failed", "recomputed", "first_tokens", "loads_in", "bytes_in", "loads_out", "bytes_out",
+    "queues", "running", "waiting", "held_blocks", "total_blocks",
+)  # fmt: skip
+_SMALL: Final = frozenset({"engines", "queues"})
+_MOST: Final = (1 << 64) - 1
+_NO_QUEUE: Final = (0, 0, 0, 0)
+_read_counts: Final = attrgetter(*_COUNTED)
+_read_gates: Final = attrgetter(*(f"{gate}_nano" for gate in GATES))
 
 
 async def keep_sampling(agent: AgentContext) -> None:
@@ -64,11 +60,11 @@ def note_queues(aggregator: Aggregator, views: Sequence[EngineView], now: int) -
             aggregator.note_queue(view.key, now + ahead.get(view.key, 0), _sample(view))
 
 
-def _sample(view: EngineView) -> QueueSample:
+def _sample(view: EngineView) -> QueueSample | None:
     snapshots = [live.snapshot for live in view.sources if live.connected and live.snapshot is not None]
     queues: list[SchedulerQueue] = [each.queue for each in snapshots if each.HasField("queue")]
     if not queues:
-        return QueueSample()
+        return None
     held = blocks_by_holder(row for snapshot in snapshots for row in held_rows(snapshot))
     return QueueSample(
         sum(each.running for each in queues),
@@ -76,6 +72,48 @@ def _sample(view: EngineView) -> QueueSample:
         sum(held.values()),
         sum(each.total_blocks for each in queues),
     )
+
+
+class _Total:
+    """What several engines did in one slot; whole numbers of any size."""
+
+    __slots__ = ("_counts", "_gates", "_slot", "_times")
+
+    def __init__(self, start: int) -> None:
+        self._slot = admin.SignalSlot(start_unix_nano=start)
+        self._counts = [0] * len(_COUNTED)
+        self._gates = [0] * len(GATES)
+        self._times: Counter[int] = Counter()
+
+    def add(self, counts: Iterable[int], gates: Iterable[int], times: Mapping[int, int]) -> None:
+        """Add a slot: the values of ``_COUNTED`` and of ``GATES``, and how many times there are in each bucket."""
+        self._counts = list(map(add, self._counts, counts))
+        self._gates = list(map(add, self._gates, gates))
+        for bucket, number in times.items():
+            # The last one has no bound: what a newer agent has above it is in it, too.
+            self._times[min(bucket, BUCKETS - 1)] += number
+
+    def message(self) -> admin.SignalSlot:
+        """Return the sums, as far as the fields hold them."""
+        for name, value in zip(_COUNTED, self._counts, strict=True):
+            setattr(self._slot, name, clamp_unsigned(value, MAX_UINT32 if name in _SMALL else _MOST))
+        for gate, nano in zip(GATES, self._gates, strict=True):
+            setattr(self._slot.gates, f"{gate}_nano", clamp_unsigned(nano))
+        for bucket, number in self._times.items():
+            self._slot.times[bucket] = clamp_unsigned(number)
+        return self._slot
+
+
+class _Totals(dict[int, _Total]):
+    """By the start of their slots, nanoseconds."""
+
+    def __missing__(self, start: int) -> _Total:
+        self[start] = _Total(start)
+        return self[start]
+
+    def messages(self) -> list[admin.SignalSlot]:
+        """Return them in the order of time."""
+        return [self[start].message() for start in sorted(self)]
 
 
 def signals_of(aggregator: Aggregator, views: Sequence[EngineView], since: int, now: int) -> admin.Signals:
@@ -87,74 +125,43 @@ def signals_of(aggregator: Aggregator, views: Sequence[EngineView], since: int, 
     last = (now - _SETTLED_NANO) // SLOT_NANO - 1
     first = max(-(-since // SLOT_NANO), last - KEPT_SLOTS + 1)
     ahead = clock_offsets(views)
-    summed: dict[int, admin.SignalSlot] = {}
-    answer = admin.Signals(slot_nano=SLOT_NANO, engines=len(views))
+    totals = _Totals()
+    left_out = 0
     for view in views:
         let_go()
         # Entries have the engine's time.
         moved = round(ahead.get(view.key, 0) / SLOT_NANO)
         known = aggregator.signals(view.key, first + moved, last + moved)
-        answer.engines_left_out += known is None
+        left_out += known is None
         for index, slot in (known or {}).items():
-            start = (index - moved) * SLOT_NANO
-            found = summed.get(start)
-            if found is None:
-                found = summed[start] = admin.SignalSlot(start_unix_nano=start)
-            _add(found, _message(slot))
-    answer.slots.extend(summed[start] for start in sorted(summed))
-    return answer
+            totals[(index - moved) * SLOT_NANO].add(_counts(slot), slot.gate_nano, slot.times)
+    return admin.Signals(
+        slot_nano=SLOT_NANO, engines=len(views), engines_left_out=left_out, slots=totals.messages()
+    )
+
+
+def _counts(slot: SignalSlot) -> tuple[int, ...]:
+    """Return the values of ``_COUNTED`` of one engine."""
+    queue = slot.queue
+    return (
+        1, slot.requests, slot.failed, slot.recomputed, slot.first_tokens,
+        *slot.received, *slot.sent, queue is not None, *(queue or _NO_QUEUE),
+    )  # fmt: skip
 
 
 def sum_signals(answers: Iterable[admin.Signals]) -> admin.Signals:
     """Return what several agents say together, by the clock of each."""
-    merged = admin.Signals()
-    summed: dict[int, admin.SignalSlot] = {}
+    engines = left_out = 0
+    totals = _Totals()
     for answer in answers:
-        merged.slot_nano = SLOT_NANO
-        merged.engines = clamp_unsigned(merged.engines + answer.engines, MAX_UINT32)
-        merged.engines_left_out = clamp_unsigned(
-            merged.engines_left_out + answer.engines_left_out, MAX_UINT32
-        )
+        engines += answer.engines
+        left_out += answer.engines_left_out
         # An agent with slots of another width would be another version; its sums fit no slot of ours.
         for slot in answer.slots if answer.slot_nano == SLOT_NANO else ():
-            found = summed.get(slot.start_unix_nano)
-            if found is None:
-                found = summed[slot.start_unix_nano] = admin.SignalSlot(start_unix_nano=slot.start_unix_nano)
-            _add(found, slot)
-    merged.slots.extend(summed[start] for start in sorted(summed))
-    return merged
-
-
-def _message(slot: SignalSlot) -> admin.SignalSlot:
-    found = admin.SignalSlot(
-        engines=1,
-        requests=slot.requests,
-        failed=slot.failed,
-        recomputed=slot.recomputed,
-        first_tokens=slot.first_tokens,
-        gates={f"{gate}_nano": nano for gate, nano in zip(GATES, slot.gate_nano, strict=True)},
-        times=slot.times,
-        loads_in=slot.received.transfers,
-        bytes_in=slot.received.bytes,
-        loads_out=slot.sent.transfers,
-        bytes_out=slot.sent.bytes,
+            totals[slot.start_unix_nano].add(_read_counts(slot), _read_gates(slot.gates), slot.times)
+    return admin.Signals(
+        slot_nano=SLOT_NANO,
+        engines=clamp_unsigned(engines, MAX_UINT32),
+        engines_left_out=clamp_unsigned(left_out, MAX_UINT32),
+        slots=totals.messages(),
     )
-    queue = slot.queue
-    if queue is not None and queue.running is not None:
-        found.queues, found.running, found.waiting = 1, queue.running, queue.waiting or 0
-        found.held_blocks, found.total_blocks = queue.held_blocks or 0, queue.total_blocks or 0
-    return found
-
-
-def _add(total: admin.SignalSlot, slot: admin.SignalSlot) -> None:
-    for name in _COUNTS:
-        setattr(total, name, clamp_unsigned(getattr(total, name) + getattr(slot, name), MAX_UINT32))
-    for name in _SUMMED:
-        setattr(total, name, clamp_unsigned(getattr(total, name) + getattr(slot, name)))
-    for gate in GATES:
-        name = f"{gate}_nano"
-        setattr(total.gates, name, clamp_unsigned(getattr(total.gates, name) + getattr(slot.gates, name)))
-    for bucket, count in slot.times.items():
-        # The last one has no bound: what a newer agent has above it is in it, too.
-        place = min(bucket, BUCKETS - 1)
-        total.times[place] = clamp_unsigned(total.times[place] + count)

@@ -37,12 +37,12 @@ _ABORTED, _FAILED = "abort", "error"
 
 
 class QueueSample(NamedTuple):
-    """What an engine has at a moment; None where it does not tell of its queue."""
+    """What an engine has at a moment."""
 
-    running: int | None = None
-    waiting: int | None = None
-    held_blocks: int | None = None
-    total_blocks: int | None = None
+    running: int
+    waiting: int
+    held_blocks: int
+    total_blocks: int
 
 
 class Moved(NamedTuple):
@@ -68,7 +68,8 @@ class SignalSlot:
         times: how many of these there are in each bucket of ``BOUNDS``.
         received: state that came into this engine.
         sent: state that it gave.
-        queue: the newest; None where the engine was not seen at its end.
+        seen: the engine was seen in it.
+        queue: the newest; None where the engine was not seen, or does not tell of it.
 
     """
 
@@ -80,6 +81,7 @@ class SignalSlot:
     times: dict[int, int] = field(default_factory=dict)
     received: Moved = _NOTHING
     sent: Moved = _NOTHING
+    seen: bool = False
     queue: QueueSample | None = None
 
 
@@ -106,11 +108,11 @@ class Signals:
         if len(contents.transfers):
             self._count_transfers(key, contents, latest)
 
-    def note(self, key: EngineKey, when: int, queue: QueueSample) -> None:
-        """Note that an engine was seen at *when*, nanoseconds by its clock, and what it had."""
+    def note(self, key: EngineKey, when: int, queue: QueueSample | None) -> None:
+        """Note that an engine was seen at *when*, nanoseconds by its clock, and what it had; None if it does not tell."""
         slot = self._slot(key, when // SLOT_NANO)
         if slot is not None:
-            slot.queue = queue
+            slot.seen, slot.queue = True, queue
 
     def slots(self, key: EngineKey, first: int, last: int) -> dict[int, SignalSlot]:
         """Return copies of the known slots of an engine from the index *first* to *last*, both included.
@@ -120,9 +122,7 @@ class Signals:
         kept = self._engines.get(key, {})
         found = {index: _copy(slot) for index, slot in kept.items() if first <= index <= last}
         # Before the first look at its queue, entries tell that it was there.
-        seen = min(
-            (index for index, slot in kept.items() if slot.queue is not None), default=max(kept, default=0)
-        )
+        seen = min((index for index, slot in kept.items() if slot.seen), default=max(kept, default=0))
         for index in range(max(first, min(kept, default=0)), min(seen - 1, last) + 1):
             found.setdefault(index, SignalSlot())
         return dict(sorted(found.items()))
