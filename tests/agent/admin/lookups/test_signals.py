@@ -23,12 +23,19 @@ _START = TIME // SLOT_NANO * SLOT_NANO
 _MOST, _MOST_32 = (1 << 64) - 1, (1 << 32) - 1
 
 
-def _view(engine: str, snapshot: Snapshot | None = None, ahead: int = 0, *, connected: bool = True) -> Any:
+def _view(
+    engine: str,
+    snapshot: Snapshot | None = None,
+    ahead: int = 0,
+    *,
+    connected: bool = True,
+    paused: bool = False,
+) -> Any:
     """Stand for an engine with one source whose clock is *ahead* of the agent's."""
     found = live(source(engine), snapshot, connected=connected)
     if ahead:
         found.clock_readings.append(ahead)
-    return SimpleNamespace(key=EngineKey("", engine), connected=connected, sources=(found,))
+    return SimpleNamespace(key=EngineKey("", engine), connected=connected, paused=paused, sources=(found,))
 
 
 def _ended(aggregator: Aggregator, engine: str, when: int = TIME, count: int = 1) -> None:
@@ -66,6 +73,14 @@ def test_an_older_engine_does_not_tell_of_its_queue() -> None:
 
     (slot,) = signals_of(aggregator, views, 0, _NOW).slots
     assert (slot.engines, slot.queues, slot.requests) == (1, 0, 0)
+
+
+def test_what_a_paused_engine_does_is_not_known() -> None:
+    """Its hooks report nothing, which is not nothing."""
+    aggregator, views = Aggregator(), [_view("0", Snapshot(), paused=True)]
+    note_queues(aggregator, views, TIME)
+
+    assert not signals_of(aggregator, views, 0, _NOW).slots
 
 
 def test_a_clock_that_is_off_is_set_right() -> None:

@@ -48,7 +48,7 @@ def test_a_slot_is_rates_shares_and_quantiles() -> None:
         5000,
         1,
     )
-    assert said["requests"] == [0, None, 2]
+    assert (said["known"], said["requests"]) == ([1, None, 1], [0, None, 2])
     assert (said["failed"], said["recomputed"]) == ([None, None, 0.1], [None, None, 0.2])
     assert {name: column[2] for name, column in said["gates"].items() if column[2]} == {
         "queue": 0.5,

@@ -53,10 +53,13 @@ async def keep_sampling(agent: AgentContext) -> None:
 
 
 def note_queues(aggregator: Aggregator, views: Sequence[EngineView], now: int) -> None:
-    """Note what each connected engine has at *now*, nanoseconds by the agent's clock."""
+    """Note what each connected engine has at *now*, nanoseconds by the agent's clock.
+
+    One that is paused reports nothing: what it does is not known.
+    """
     ahead = clock_offsets(views)
     for view in views:
-        if view.connected:
+        if view.connected and not view.paused:
             aggregator.note_queue(view.key, now + ahead.get(view.key, 0), _sample(view))
 
 

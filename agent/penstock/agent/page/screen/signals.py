@@ -42,6 +42,8 @@ def signals_message(answer: admin.Signals, engine: str = "", *, whole: bool = Tr
         "whole": whole,
         "engines": answer.engines,
         "leftOut": answer.engines_left_out,
+        # Of how many engines each slot is known.
+        "known": [None if slot is None else slot.engines for slot in slots],
         "requests": column(lambda each: each.requests),
         "ttftP50": column(lambda each: each.ttft_p50),
         "ttftP99": column(lambda each: each.ttft_p99),
