@@ -178,6 +178,8 @@ def test_a_body_that_is_too_large_is_not_read(proxied: AgentProcess) -> None:
         ({"page-user-header": "X User"}, "only the proxy sets"),
         ({"page": "x"}, "or off"),
         ({"page-host": "a b"}, "names of hosts"),
+        ({"trace-url-template": "javascript:alert('{trace_id}')"}, "expected a URL"),
+        ({"trace-url-template": "https://jaeger.example.com/trace"}, "expected a URL"),
         ({"page-write": "maybe"}, "one of yes, no"),
         ({"page-read": "maybe"}, "one of open, token"),
     ],

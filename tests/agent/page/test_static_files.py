@@ -15,7 +15,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 
 STATIC = Path(__file__).parents[3] / "agent" / "penstock" / "agent" / "page" / "static"
 VENDOR = STATIC / "vendor"
-KILOBYTES = 40
+KILOBYTES = 60
 LINES = 300
 
 SCRIPTS = sorted(STATIC.rglob("*.js"))
@@ -46,7 +46,7 @@ def test_types_are_checked_against_the_same_libraries() -> None:
 
 
 def test_scripts_are_small() -> None:
-    """All scripts together, each compressed as it is sent, are 40 KB at most."""
+    """All scripts together, each compressed as it is sent, are 60 KB at most."""
     sizes = {path.name: len(gzip.compress(path.read_bytes(), 9)) for path in SCRIPTS}
     assert sum(sizes.values()) <= KILOBYTES * 1024, sizes
 

@@ -230,7 +230,12 @@ class PageServer:
         async with self._questions:
             try:
                 async with asyncio.timeout(2 * ANSWER_SECONDS):
-                    found = await ask_detail(self._calls, request.match_info["kind"], dict(request.query))
+                    found = await ask_detail(
+                        self._calls,
+                        request.match_info["kind"],
+                        dict(request.query),
+                        self._settings.trace_url_template,
+                    )
             except TimeoutError:
                 raise AnswerError(503, "no answer in time; ask for less") from None
         return web.Response(body=self._source.hinted(found), content_type="application/json")

@@ -81,7 +81,15 @@ def admin_tls(values: Mapping[str, Any]) -> AdminTls | None:
 
 
 OFF = "off"
-PAGE_ATTRIBUTES = ("page", "page_read", "page_write", "page_user_header", "page_allow", "page_host")
+PAGE_ATTRIBUTES = (
+    "page",
+    "page_read",
+    "page_write",
+    "page_user_header",
+    "page_allow",
+    "page_host",
+    "trace_url_template",
+)
 """The options that :func:`page_settings` reads."""
 
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
@@ -89,6 +97,7 @@ _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 _COMMON = frozenset(
     {"host", "origin", "cookie", "accept", "connection", "referer", "content-type", "x-penstock"}
 )
+_URL = re.compile(r"https?://[!-~]{1,2000}")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
@@ -103,6 +112,7 @@ class PageSettings:
         allow: roles by name; None on loopback without a header, where tokens do.
         token_reads: whether reading takes a token as writing does; False where *allow* is there.
         hosts: names by which browsers may reach it, besides localhost and addresses; in lower case.
+        trace_url_template: where the operator's trace backend shows a trace, with `TRACE_ID`; empty for nowhere.
 
     """
 
@@ -113,6 +123,7 @@ class PageSettings:
     allow: AllowList | None
     hosts: tuple[str, ...]
     token_reads: bool = False
+    trace_url_template: str = ""
 
 
 def parse_page(text: str) -> TcpAddress | None:
@@ -155,6 +166,22 @@ def parse_hosts(text: str) -> tuple[str, ...]:
     return tuple(name.lower() for name in names)
 
 
+TRACE_ID = "{trace_id}"
+"""What stands in a template of a trace's URL."""
+
+
+def parse_trace_url_template(text: str) -> str:
+    """Parse the template of a trace's URL; empty for none.
+
+    Raises:
+        ValueError: it is no HTTP URL, or has no place for the trace.
+
+    """
+    if text and not (_URL.fullmatch(text) and text.count(TRACE_ID) == 1):
+        raise ValueError(f"expected a URL such as https://jaeger.example.com/trace/{TRACE_ID}")
+    return text
+
+
 def page_options(default: str) -> tuple[Option, ...]:
     """Return the options of a program whose page is at *default*."""
     return (
@@ -190,6 +217,12 @@ def page_options(default: str) -> tuple[Option, ...]:
             parse_hosts,
             "Name by which browsers reach the page, besides localhost and addresses.",
             many=True,
+        ),
+        Option(
+            "trace-url-template",
+            "",
+            parse_trace_url_template,
+            f"URL under which your trace backend shows a trace, with {TRACE_ID}: the page links requests to it.",
         ),
     )
 
@@ -229,7 +262,9 @@ def page_settings(values: Mapping[str, Any], tls: AdminTls | None) -> PageSettin
     # Where certificates or a proxy name the users, nobody reads without a name.
     token_reads = values["page_read"] == "token" and allow is None
     writes = values["page_write"] == "yes"
-    return PageSettings(address, writes, header, shown, allow, values["page_host"], token_reads)
+    return PageSettings(
+        address, writes, header, shown, allow, values["page_host"], token_reads, values["trace_url_template"]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,52 @@ def tab_to(tab: Tab, text: str, key: str = Keys.TAB) -> None:
     raise AssertionError(text)
 
 
+def test_a_request_is_its_time_first(tab: Tab, server: ScriptedServer) -> None:
+    """Then a sentence and its trace elsewhere; the rest unfolds, and nothing is cut where the screen is narrow."""
+    said = detail()
+    bar = {
+        "side": "decode/0",
+        "name": "penstock.request",
+        "start": 1000,
+        "end": 3000,
+        "text": "peer=" + "x" * 90,
+        "state": "ok",
+    }
+    gates = [{"gate": "queue", "seconds": 0.5}, {"gate": "own_prefill", "seconds": 1}]
+    bars = {"kind": "waterfall", "title": "Where its time went", "start": 1000, "end": 4000, "sentence": ""}
+    server.details["request"] = {
+        **said,
+        "sentences": ["It waited.", "It is long."],
+        "sections": [
+            {**bars, "rows": [{**bar, "gates": gates}]},
+            {"kind": "text", "title": "Parts", "text": "all"},
+        ],
+        "traceUrl": "https://jaeger.example.com/trace/1",
+    }
+    for width in (1280, 390):
+        tab.size(width, 800)
+        opened(tab, server, fragment="#open=request&open-id=r")
+        tab.until_text("dialog .waterfall", "own prefill 1.00 s")
+        assert (
+            tab.js(
+                "const [bars, first] = document.querySelectorAll('dialog .waterfall, dialog .inside > p'); return bars.tagName + first.textContent"
+            )
+            == "TABLEIt waited."
+        )
+        assert tab.texts("dialog details[open]") == []
+        assert tab.js("const link = document.querySelector('dialog a'); return [link.href, link.rel]") == [
+            "https://jaeger.example.com/trace/1",
+            "noopener noreferrer",
+        ]
+        assert tab.js(
+            "return [...document.querySelectorAll('dialog rect.gate')].map((each) => each.getAttribute('width'))"
+        ) == ["50", "100"]
+        assert tab.js(
+            "const found = document.querySelector('dialog .inside'); return found.scrollWidth <= found.clientWidth"
+        )
+    tab.size(1280, 800)
+
+
 def test_keys_alone_filter_open_and_come_back(tab: Tab, server: ScriptedServer) -> None:
     """Every step from the first screen to a filtered one, to a detail and back needs no pointer."""
     server.details["peer"] = detail()

@@ -48,8 +48,21 @@ class TableSection:
 
 
 @dataclass(frozen=True, slots=True)
+class GateBar:
+    """How many seconds a request was at a gate before its first token."""
+
+    gate: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class WaterfallRow:
-    """A bar: milliseconds since 1970; *state*: ``ok``, ``error``, ``wait`` or ``open``."""
+    """A bar: milliseconds since 1970; *state*: ``ok``, ``error``, ``wait`` or ``open``.
+
+    Attributes:
+        gates: of a request, what its time to first token was made of; not in the order of time.
+
+    """
 
     side: str
     name: str
@@ -57,6 +70,7 @@ class WaterfallRow:
     end: float
     text: str
     state: str
+    gates: tuple[GateBar, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +104,7 @@ class Detail:
     Attributes:
         manifest: of a policy, for the editor; empty for other details.
         generation: of a policy; 0 for other details.
+        trace_url: where the operator's own trace backend shows a request; empty for none.
 
     """
 
@@ -99,6 +114,7 @@ class Detail:
     sections: tuple[Section, ...]
     manifest: str = ""
     generation: int = 0
+    trace_url: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,21 +14,19 @@ from penstock.agent.page.details.detail import (
     Link,
     Section,
     TextSection,
-    WaterfallRow,
-    WaterfallSection,
     fitted,
     sentences,
     table_section,
     text_section,
 )
+from penstock.agent.page.details.request import request_detail
 from penstock.agent.page.screen import signals_message
-from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, encode, milliseconds, plain
+from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, encode, plain
 from penstock.agent.views import text
 from penstock.agent.views.engines import engine_description
 from penstock.agent.views.events import event_rows
 from penstock.agent.views.peers import pair_rows, peer_description, peer_words
 from penstock.agent.views.policies import audit_rows, policy_description, policy_rows
-from penstock.agent.views.requests import MATTERS
 from penstock.agent.views.tables import Table
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
@@ -43,8 +41,6 @@ _MAX_SECONDS = 30 * 86_400
 _MAX_EVENTS = 1_000
 _MAX_CHANGES = 20
 _MAX_MANIFEST = 20_000
-_MAX_BARS = 300
-_WAITS = ("deferral", "wait", "queue")
 
 
 async def _engine_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
@@ -261,88 +257,14 @@ def _last_change(entries: Sequence[Any]) -> list[Section]:
     return []
 
 
-async def _request_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
-    """Return what ``agentctl explain`` says, and the spans of ``agentctl trace`` as bars."""
-    wanted = name_of(query, "id")
-    asked = admin.GetTraceRequest(request_id=wanted)
-    explained = await calls.call("Explain", asked)
-    try:
-        trace = await calls.call("GetTrace", asked)
-    except AnswerError as error:
-        trace, why = admin.Trace(), error.sentence
-    else:
-        why = ""
-    bars = _waterfall(trace, why, round(calls.clock() * 1e9))
-    parts = [
-        f"{part.part.replace('_', ' ')}: {text.span_of_time(part.duration.ToNanoseconds() / 1e9)}, {part.share:.0%} of the wait"
-        for part in explained.wait_parts
-    ]
-    return Detail(
-        title=plain(f"Request {explained.request_id or wanted}"),
-        sentences=sentences(explained.sentences),
-        command=about("explain", name=wanted),
-        sections=(*([text_section("What the wait was made of", parts)] if parts else []), bars),
-    )
-
-
-def _waterfall(trace: admin.Trace, why: str, now: int) -> WaterfallSection:
-    """Return the spans of a trace as bars; *why* there are none; *now* is in nanoseconds. Pure."""
-    spans = sorted(trace.spans, key=lambda span: (span.start_time_unix_nano, span.span_id))[:_MAX_BARS]
-    start = min((span.start_time_unix_nano for span in spans), default=0)
-    end = max((_end(span, now) for span in spans), default=0)
-    left_out = len(trace.spans) - len(spans)
-    sentence = (
-        f"{left_out} later spans are left out" if left_out else "" if spans else why or "no span is known"
-    )
-    return WaterfallSection(
-        "Where its time went",
-        milliseconds(start),
-        milliseconds(end),
-        tuple(_bar(span, now) for span in spans),
-        plain(sentence),
-    )
-
-
-def _end(span: admin.Span, now: int) -> int:
-    """Return when a span ended, or now for one that has not."""
-    if span.end_time_unix_nano > span.start_time_unix_nano:
-        return span.end_time_unix_nano
-    return max(now, span.start_time_unix_nano)
-
-
-def _bar(span: admin.Span, now: int) -> WaterfallRow:
-    state = "wait" if any(word in span.name for word in _WAITS) else "ok"
-    if span.end_time_unix_nano <= span.start_time_unix_nano:
-        state = "open"
-    if span.status == "error":
-        state = "error"
-    end = _end(span, now)
-    took = text.span_of_time((end - span.start_time_unix_nano) / 1e9)
-    said = [text.one_line(span.status_message)] if span.status_message else []
-    said += [
-        f"{name.removeprefix('penstock.')}={text.one_line(span.attributes[name])}"
-        for name in MATTERS
-        if name in span.attributes
-    ]
-    return WaterfallRow(
-        side=plain(text.engine(span.key)),
-        name=plain(span.name),
-        start=milliseconds(span.start_time_unix_nano),
-        end=milliseconds(end),
-        text=plain(", ".join([took, *said])),
-        state=state,
-    )
-
-
 _QUESTIONS: dict[str, Callable[[AdminCalls, Mapping[str, str]], Awaitable[Detail]]] = {
-    "request": _request_detail,
     "peer": _peer_detail,
     "engine": _engine_detail,
     "policies": _policies_detail,
     "policy": _policy_detail,
     "events": _events_detail,
 }
-_SIGNALS = "signals"
+_REQUEST, _SIGNALS = "request", "signals"
 
 
 async def _ask_signals(calls: AdminCalls, query: Mapping[str, str]) -> bytes:
@@ -353,8 +275,12 @@ async def _ask_signals(calls: AdminCalls, query: Mapping[str, str]) -> bytes:
     return await asyncio.to_thread(lambda: encode(signals_message(answer, named)))
 
 
-async def ask_detail(calls: AdminCalls, kind: str, query: Mapping[str, str]) -> bytes:
+async def ask_detail(
+    calls: AdminCalls, kind: str, query: Mapping[str, str], trace_url_template: str = ""
+) -> bytes:
     """Return the answer to a question as JSON of 64 KiB at most.
+
+    *trace_url_template* is where the operator's trace backend shows a trace, with ``{trace_id}``; empty for nowhere.
 
     Raises:
         AnswerError: it has no answer, or there is no such question.
@@ -362,8 +288,10 @@ async def ask_detail(calls: AdminCalls, kind: str, query: Mapping[str, str]) -> 
     """
     if kind == _SIGNALS:
         return await _ask_signals(calls, query)
+    if kind == _REQUEST:
+        return fitted(await request_detail(calls, query, trace_url_template))
     ask = _QUESTIONS.get(kind)
     if ask is None:
-        kinds = ", ".join((*_QUESTIONS, _SIGNALS))
+        kinds = ", ".join((*_QUESTIONS, _REQUEST, _SIGNALS))
         raise AnswerError(404, f"there is no /api/{kind[:100]}; use one of {kinds}")
     return fitted(await ask(calls, query))

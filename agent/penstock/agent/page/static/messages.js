@@ -166,6 +166,7 @@
  * @property {number} end
  * @property {string} text
  * @property {"ok" | "error" | "wait" | "open"} state
+ * @property {{gate: string, seconds: number}[]} [gates] of a request, before its first token
  *
  * @typedef {object} WaterfallSection
  * @property {"waterfall"} kind
@@ -185,6 +186,7 @@
  * @property {Section[]} sections
  * @property {string} [manifest]
  * @property {number} [generation]
+ * @property {string} [traceUrl]
  *
  * @typedef {{sentence: string, sentences: string[], sections: Section[], command: string}} WriteAnswer
  */

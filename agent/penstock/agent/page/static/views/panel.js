@@ -76,27 +76,47 @@ function Asked({panel, state, act}) {
   useEffect(() => {
     const gone = new AbortController();
     detail(panel, gone.signal).then(
-      (found) => setAnswer({detail: found, time: Date.now() + state.skew}),
+      (found) => setAnswer({detail: found, time: Date.now()}),
       (error) => gone.signal.aborted || setAnswer({error: error.message}),
     );
     return () => gone.abort();
   }, [round]);
   const found = answer.detail;
-  const when = answer.time ? `as of ${clock(answer.time)}` : "";
+  const moment = state.hello?.source === "bundle" ? state.clock : (answer.time ?? 0) + state.skew;
+  const when = answer.time && moment ? `as of ${clock(moment)}` : "";
   const note = state.scrub !== null && when ? `${when}, not of ${clock(state.scrub)}` : when;
   return html`<${Head} title=${found?.title ?? titleOf(panel)} note=${note} again=${() => setRound(round + 1)} act=${act} />
     ${answer.error && html`<p role="alert" class="error">${answer.error}</p>`}
     ${!found && !answer.error && html`<p class="empty">Asking …</p>`}
     ${found &&
-    html`${found.sentences.map((sentence) => html`<p>${sentence}</p>`)}
+    html`${panel.kind === "request" ? html`<${Request} found=${found} act=${act} />` : found.sentences.map((sentence) => html`<p>${sentence}</p>`)}
       <p><${Copy} command=${found.command} text=${true} /></p>
       <${Narrow} panel=${panel} act=${act} />
-      <${Sections} sections=${found.sections} act=${act} />
+      ${panel.kind !== "request" && html`<${Sections} sections=${found.sections} act=${act} />`}
       ${state.hello?.writable
         ? html`<${Writes} panel=${panel} detail=${found} act=${act} />`
         : state.hello?.token &&
           WRITABLE.has(panel.kind) &&
           html`<p class="note">To write, open the link that <${Copy} command="agentctl page" text=${true} /> prints, with write access.</p>`}`}`;
+}
+
+/**
+ * A request is its time first, then a sentence; the rest unfolds.
+ *
+ * @param {{found: Detail, act: Act}} props
+ */
+function Request({found, act}) {
+  const [bars, ...facts] = found.sections;
+  const [first, ...rest] = found.sentences;
+  return html`<${Sections} sections=${bars ? [bars] : []} act=${act} />
+    <p>${first}</p>
+    ${found.traceUrl && html`<p><a href=${found.traceUrl} target="_blank" rel="noopener noreferrer">Open the trace</a></p>`}
+    ${(rest.length > 0 || facts.length > 0) &&
+    html`<details>
+      <summary>All that is known</summary>
+      ${rest.map((sentence) => html`<p>${sentence}</p>`)}
+      <${Sections} sections=${facts} act=${act} />
+    </details>`}`;
 }
 
 /**

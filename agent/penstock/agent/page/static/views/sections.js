@@ -88,7 +88,8 @@ function linked({cells, link}) {
 }
 
 /**
- * Gates of both sides on one time axis.
+ * The spans of both sides on one time axis, each with what it says below it. What a request waited for before its first token
+ * lies in its bar, in the colours of the signals: how long, not when.
  *
  * @param {{section: import("../messages.js").WaterfallSection}} props
  */
@@ -100,37 +101,56 @@ function Waterfall({section}) {
   /** @param {number} time */
   const x = (time) => (Math.min(Math.max(time - section.start, 0), length) / length) * 300;
   return html`<p class="note">from ${clock(section.start)}, ${lasting(length)} in all</p>
-    <${Scrolled} label=${section.title}>
-      <table class="waterfall">
-        <thead>
+    <table class="waterfall">
+      <thead>
+        <tr>
+          <th scope="col">span</th>
+          <th scope="col">after</th>
+          <th scope="col">for</th>
+          <th scope="col">when</th>
+        </tr>
+      </thead>
+      ${section.rows.map(
+        (row) => html`<tbody class=${row.state}>
           <tr>
-            <th scope="col">engine</th>
-            <th scope="col">gate</th>
-            <th scope="col">after</th>
-            <th scope="col">for</th>
-            <th scope="col">when</th>
-            <th scope="col">what</th>
+            <th scope="row">${row.name} <small>${row.side}</small></th>
+            <td class="number">${lasting(row.start - section.start)}</td>
+            <td class="number">${lasting(row.end - row.start)}</td>
+            <td>
+              <svg viewBox="0 0 300 12" preserveAspectRatio="none" aria-hidden="true">
+                <rect class="axis" x="0" y="5.5" width="300" height="1" />
+                <rect x=${x(row.start)} y="1" width=${Math.max(2, x(row.end) - x(row.start))} height="10" />
+                ${placed(row).map((part) => html`<rect class=${`gate ${part.gate}`} x=${x(part.start)} y="1" width=${x(part.end) - x(part.start)} height="10" />`)}
+              </svg>
+            </td>
           </tr>
-        </thead>
-        <tbody>
-          ${section.rows.map(
-            (row) =>
-              html`<tr class=${row.state}>
-                <td>${row.side}</td>
-                <th scope="row">${row.name}</th>
-                <td class="number">${lasting(row.start - section.start)}</td>
-                <td class="number">${lasting(row.end - row.start)}</td>
-                <td>
-                  <svg viewBox="0 0 300 12" preserveAspectRatio="none" aria-hidden="true">
-                    <rect class="axis" x="0" y="5.5" width="300" height="1" />
-                    <rect x=${x(row.start)} y="1" width=${Math.max(2, x(row.end) - x(row.start))} height="10" />
-                  </svg>
-                </td>
-                <td>${row.text}${row.state === "ok" ? "" : ` (${row.state})`}</td>
-              </tr>`,
-          )}
-        </tbody>
-      </table>
-    <//>
+          ${(row.text || row.gates?.length || row.state !== "ok") &&
+          html`<tr>
+            <td class="said" colspan="4">${row.text}${row.state === "ok" ? "" : ` (${row.state})`}<${Gates} row=${row} /></td>
+          </tr>`}
+        </tbody>`,
+      )}
+    </table>
     ${section.sentence && html`<p class="note">${section.sentence}</p>`}`;
+}
+
+/**
+ * Returns where the gates of a request lie in its bar, one after the other.
+ *
+ * @param {import("../messages.js").WaterfallRow} row
+ */
+function placed(row) {
+  let end = row.start;
+  return (row.gates ?? []).map(({gate, seconds}) => {
+    const start = end;
+    end = Math.min(row.end, start + seconds * 1000);
+    return {gate, start, end};
+  });
+}
+
+/** @param {{row: import("../messages.js").WaterfallRow}} props */
+function Gates({row}) {
+  return (row.gates ?? []).map(
+    ({gate, seconds}) => html` <span class="gate-name"><i class=${`gate ${gate}`}></i>${gate.replaceAll("_", " ")} ${lasting(seconds * 1000)}</span>`,
+  );
 }
