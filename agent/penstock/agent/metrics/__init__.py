@@ -15,6 +15,8 @@ from penstock.agent.metrics.latencies import (
     PairKey,
     PeerWindows,
     Speed,
+    TrafficSum,
+    Way,
 )
 from penstock.agent.metrics.series import Row
 
@@ -35,4 +37,6 @@ __all__ = [
     "Row",
     "Sample",
     "Speed",
+    "TrafficSum",
+    "Way",
 ]
