@@ -108,7 +108,7 @@ AGENT_FLOORS = (
         "traces.export",
         "traces.query",
     ),
-    ("metrics.catalogue", "views.checks"),
+    ("fleet_map", "metrics.catalogue", "views.checks"),
     (
         "bundle",
         "diagnosis.rules",

@@ -131,6 +131,7 @@ _TYPED: dict[str, list[list[str]]] = {
     "get-pairs": [["get", "pairs"]],
     "get-holders": [["get", "holders"], ["get", "holders", "0"]],
     "get-peers": [["get", "peers"]],
+    "get-map": [["get", "map"]],
     "get-ejections": [["get", "ejections"], ["get", "ejections", "0"]],
     "signals": [["signals"], ["signals", "0"]],
     "get-suspects": [["get", "suspects"], ["get", "suspects", "--since", "2h"]],

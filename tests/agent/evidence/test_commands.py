@@ -35,6 +35,7 @@ READING: dict[str, list[str]] = {
     "get policy": ["get policy", "get policy p", "get policy --effective 0"],
     "get engines": ["get engines", "get engine 0", "get engines -l role=decode"],
     "get peers": ["get peers", "get peers --state all"],
+    "get map": ["get map", "get map -o dot", "get map -o mermaid"],
     "get requests": [
         "get requests",
         "get requests --deferred",

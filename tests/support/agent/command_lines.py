@@ -37,6 +37,7 @@ _WAYS: Final = (
     "get policy --effective 0",
     "get policy --by-hand",
     "get peers 10.0.0.1:5600",
+    "get map 0",
     "get requests --deferred",
     "get requests --slow",
     "get events --since 1h",

@@ -62,6 +62,7 @@ _CHANGES = {
     ]
 }
 _SIDE = {"description": "Null if absent.", "type": ["string", "null"]}
+_YES_OR_NO = {"type": "boolean"}
 # Documents that are no messages.
 OTHERS: dict[str, dict[str, Any]] = {
     "Change": _ONE_CHANGE,
@@ -115,6 +116,55 @@ OTHERS: dict[str, dict[str, Any]] = {
                 "requests": {"type": "integer"},
                 "from": ref("Moment"),
                 "to": ref("Moment"),
+            },
+        ),
+    },
+    "MapNode": {
+        "description": "An engine, or the address of a peer that is no known engine. role: encoder, prefill, both, decode, other.",
+        **object_of(
+            {
+                "name": TEXT,
+                "role": TEXT,
+                "pool": TEXT,
+                "isEngine": _YES_OR_NO,
+                "connected": _YES_OR_NO,
+                "inTrouble": _YES_OR_NO,
+            },
+            {"awaySince": ref("Moment")},
+        ),
+    },
+    "MapGroup": object_of(
+        {
+            "name": TEXT,
+            "role": TEXT,
+            "pool": TEXT,
+            "members": list_of(TEXT),
+            "engines": ref("Count"),
+            "inTrouble": ref("Count"),
+            "away": ref("Count"),
+        }
+    ),
+    "MapEdge": {
+        "description": "State goes from a node or group to another; of a sum, links is more than 1. What is absent is not known.",
+        **object_of(
+            {
+                "from": TEXT,
+                "to": TEXT,
+                "channel": TEXT,
+                "condition": TEXT,
+                "conditionReason": TEXT,
+                "cause": TEXT,
+                "links": ref("Count"),
+                "linksInTrouble": ref("Count"),
+            },
+            {
+                "at": TEXT,
+                "conditionSince": ref("Moment"),
+                "bytesPerSecond": ref("Float"),
+                "transfers": ref("Count"),
+                "failed": ref("Count"),
+                "transferBytesPerSecond": ref("Float"),
+                "usualBytesPerSecond": ref("Float"),
             },
         ),
     },
@@ -189,6 +239,18 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "get-events": message_ref(admin.ListEventsResponse),
     "get-pairs": message_ref(admin.ListPairsResponse),
     "get-holders": message_ref(admin.ListHoldersResponse),
+    "get-map": {
+        "description": "Bytes, transfers and failures are of the last windowSeconds.",
+        **object_of(
+            {
+                "windowSeconds": ref("Count"),
+                "nodes": list_of(ref("MapNode")),
+                "groups": list_of(ref("MapGroup")),
+                "edges": list_of(ref("MapEdge")),
+                "leftOut": ref("Count"),
+            }
+        ),
+    },
     "get-peers": message_ref(admin.ListPeersResponse),
     "get-policy": {
         "description": "With --effective the last; in YAML several policies are several documents.",

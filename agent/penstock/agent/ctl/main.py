@@ -107,6 +107,10 @@ _GET = {
     "policy": (f"{_INSPECT}.policies", "Policies, or their merge in one engine (--effective)."),
     "engines": (f"{_INSPECT}.engines", "Engines: connected, policy in force, deferred requests."),
     "peers": (f"{_INSPECT}.peers", "Peers: transfers, failures, in flight."),
+    "map": (
+        f"{_INSPECT}.fleet_map:fleet_map",
+        "Map: who sends state to whom, bytes/s, state; also for Graphviz and Mermaid.",
+    ),
     "requests": (f"{_INSPECT}.requests", "Requests: outcome, or what they wait for."),
     "events": (f"{_INSPECT}.events", "Events of the log."),
     "audit": (f"{_INSPECT}.policies", "Audit log: who changed what, when and why."),
@@ -157,7 +161,7 @@ def cli(context: click.Context, /, **_: str) -> None:
 
 @cli.group(cls=LazyGroup, lazy=_GET)
 def get() -> None:
-    """List engines, peers, pairs, requests, events, policies, the audit log, held blocks, suspect answers, ejections."""
+    """List engines, peers, pairs, the map, requests, events, policies, the audit log, held blocks, suspect answers, ejections."""
 
 
 @cli.group(cls=LazyGroup, lazy=_DESCRIBE)

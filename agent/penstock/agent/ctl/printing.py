@@ -55,8 +55,9 @@ class _OutputOption(click.Option):
         return ctx.meta.get(_META) or super().get_default(ctx, call)
 
 
-def with_output(*, wide: bool = False, names: bool = False) -> Callable[[F], F]:
-    """Add ``-o``; unless *wide*, the command sees ``table`` for ``wide``; *names*: also ``name``."""
+def with_output(*, wide: bool = False, names: bool = False, more: tuple[str, ...] = ()) -> Callable[[F], F]:
+    """Add ``-o``; unless *wide*, the command sees ``table`` for ``wide``; *names*: also ``name``, and *more* formats."""
+    formats = (*(_LISTS if names else _DOCUMENTS), *more)
 
     def narrowed(_: click.Context, __: click.Parameter, value: str) -> str:
         return value if wide or value != "wide" else "table"
@@ -65,11 +66,11 @@ def with_output(*, wide: bool = False, names: bool = False) -> Callable[[F], F]:
         "--output",
         "-o",
         cls=_OutputOption,
-        type=OutputType(_LISTS if names else _DOCUMENTS),
+        type=OutputType(formats),
         default="table",
         callback=narrowed,
         metavar="FORMAT",
-        help=f"Output format: {', '.join(_LISTS if names else _DOCUMENTS)} or {JSONPATH}TEMPLATE.",
+        help=f"Output format: {', '.join(formats)} or {JSONPATH}TEMPLATE.",
     )
 
 

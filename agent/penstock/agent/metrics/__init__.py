@@ -19,6 +19,8 @@ from penstock.agent.metrics.latencies import (
     QueueSample,
     SignalSlot,
     Speed,
+    TrafficSum,
+    Way,
 )
 from penstock.agent.metrics.series import Row
 
@@ -43,5 +45,7 @@ __all__ = [
     "Sample",
     "SignalSlot",
     "Speed",
+    "TrafficSum",
+    "Way",
     "refill_signals",
 ]

@@ -777,7 +777,7 @@ class ListPeersResponse(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerSummary, _Mapping]]] = ..., left_out: _Optional[int] = ..., total: _Optional[int] = ..., total_peers: _Optional[int] = ...) -> None: ...
 
 class PeerSummary(_message.Message):
-    __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure", "deferred", "oldest_deferred", "retired", "transfers", "waits", "failures_last_minute", "condition", "condition_reason", "condition_since", "engine", "transfers_at_least", "mean_duration_at_least_seconds", "cause")
+    __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure", "deferred", "oldest_deferred", "retired", "transfers", "waits", "failures_last_minute", "condition", "condition_reason", "condition_since", "engine", "transfers_at_least", "mean_duration_at_least_seconds", "cause", "traffic", "failures_last_15_minutes")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -801,6 +801,8 @@ class PeerSummary(_message.Message):
     TRANSFERS_AT_LEAST_FIELD_NUMBER: _ClassVar[int]
     MEAN_DURATION_AT_LEAST_SECONDS_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_LAST_15_MINUTES_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     peer: _common_pb2.Peer
     status: _snapshot_pb2.PeerStatus
@@ -824,7 +826,29 @@ class PeerSummary(_message.Message):
     transfers_at_least: PeerWindows
     mean_duration_at_least_seconds: float
     cause: str
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., mean_duration_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., oldest_in_flight: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., last_failure: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deferred: _Optional[int] = ..., oldest_deferred: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., retired: bool = ..., transfers: _Optional[_Union[PeerWindows, _Mapping]] = ..., waits: _Optional[_Union[PeerWindows, _Mapping]] = ..., failures_last_minute: _Optional[int] = ..., condition: _Optional[_Union[PeerCondition, str]] = ..., condition_reason: _Optional[str] = ..., condition_since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., engine: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., transfers_at_least: _Optional[_Union[PeerWindows, _Mapping]] = ..., mean_duration_at_least_seconds: _Optional[float] = ..., cause: _Optional[str] = ...) -> None: ...
+    traffic: _containers.RepeatedCompositeFieldContainer[PeerTraffic]
+    failures_last_15_minutes: int
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., mean_duration_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., oldest_in_flight: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., last_failure: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., deferred: _Optional[int] = ..., oldest_deferred: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., retired: bool = ..., transfers: _Optional[_Union[PeerWindows, _Mapping]] = ..., waits: _Optional[_Union[PeerWindows, _Mapping]] = ..., failures_last_minute: _Optional[int] = ..., condition: _Optional[_Union[PeerCondition, str]] = ..., condition_reason: _Optional[str] = ..., condition_since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., engine: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., transfers_at_least: _Optional[_Union[PeerWindows, _Mapping]] = ..., mean_duration_at_least_seconds: _Optional[float] = ..., cause: _Optional[str] = ..., traffic: _Optional[_Iterable[_Union[PeerTraffic, _Mapping]]] = ..., failures_last_15_minutes: _Optional[int] = ...) -> None: ...
+
+class PeerTraffic(_message.Message):
+    __slots__ = ("channel", "direction", "last_15_minutes")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    DIRECTION_FIELD_NUMBER: _ClassVar[int]
+    LAST_15_MINUTES_FIELD_NUMBER: _ClassVar[int]
+    channel: _common_pb2.Channel
+    direction: _common_pb2.Direction
+    last_15_minutes: TrafficWindow
+    def __init__(self, channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., direction: _Optional[_Union[_common_pb2.Direction, str]] = ..., last_15_minutes: _Optional[_Union[TrafficWindow, _Mapping]] = ...) -> None: ...
+
+class TrafficWindow(_message.Message):
+    __slots__ = ("transfers_ok", "transfers_failed", "bytes")
+    TRANSFERS_OK_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    transfers_ok: int
+    transfers_failed: int
+    bytes: int
+    def __init__(self, transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class PeerWindows(_message.Message):
     __slots__ = ("last_minute", "last_15_minutes", "hour_before")

@@ -23,6 +23,7 @@ from penstock.proto.v1.common_pb2 import (
     CHANNEL_EC,
     CHANNEL_EPLB,
     CHANNEL_KV,
+    DIRECTION_RECEIVE,
     ERROR_TYPE_REFUSED,
     FAILURE_MODE_HANDSHAKE,
     FAILURE_MODE_LOAD,
@@ -168,6 +169,21 @@ def test_an_engine_has_what_a_roll_out_compares(harness: AdminHarness) -> None:
     assert engine_identity(elsewhere) == found.identity
 
 
+def test_what_a_peer_moved_lately_is_told_by_direction(harness: AdminHarness) -> None:
+    """With its bytes, unless no transfer told its size; failures of 15 minutes."""
+    core, now = harness.source("0"), time.time_ns()
+    mine, other = add_transfers(Batch(), ["a", "b"]), add_transfers(Batch(), ["c"], peer=_OTHER, size=0)
+    for batch in (mine, other):
+        batch.transfers.end_time_unix_nano[:] = [now] * len(batch.transfers.result)
+        harness.append(core, batch=batch)
+    harness.append(core, transfer_failure("d", time_ns=now - 5 * 60 * 10**9))
+    found = {row.peer.address: row for row in harness.stub.ListPeers(admin.ListPeersRequest()).peers}
+    (way,), (unsized,) = found[PEER].traffic, found[_OTHER].traffic
+    assert (way.last_15_minutes.transfers_ok, way.last_15_minutes.bytes) == (2, 2 << 20)
+    assert (unsized.last_15_minutes.transfers_ok, unsized.last_15_minutes.HasField("bytes")) == (1, False)
+    assert (found[PEER].failures_last_minute, found[PEER].failures_last_15_minutes) == (0, 1)
+
+
 def test_peers_come_from_counters_log_and_snapshots(harness: AdminHarness) -> None:
     """Transfers, failures by mode, in flight now, last failure."""
     core = harness.source("0")
@@ -181,6 +197,14 @@ def test_peers_come_from_counters_log_and_snapshots(harness: AdminHarness) -> No
     assert (first.transfers_ok, first.transfers_failed, first.in_flight) == (2, 0, 3)
     assert first.mean_duration_seconds == pytest.approx(0.01)
     assert first.mean_duration_at_least_seconds == pytest.approx(0.01)
+    # By the clock of the engine, which is a year behind.
+    (way,) = first.traffic
+    assert (way.channel, way.direction, way.last_15_minutes.transfers_ok) == (
+        CHANNEL_KV,
+        DIRECTION_RECEIVE,
+        2,
+    )
+    assert way.last_15_minutes.bytes == 2 << 20
     assert [(f.mode, f.error_type, f.count) for f in first.failures] == [
         (FAILURE_MODE_HANDSHAKE, ERROR_TYPE_REFUSED, 2)
     ]

@@ -128,9 +128,6 @@ def test_since_when_no_load_succeeds(batches: list[Batch], since: float, answere
 @pytest.mark.parametrize(
     "batch",
     [
-        transfers([(5 * _MS, 1, PEER, TRANSFER_RESULT_ERROR)]),
-        transfers([(0, 1, PEER, TRANSFER_RESULT_OK)]),
-        transfers([(TIME * 2, 1, PEER, TRANSFER_RESULT_OK)]),
         transfers([(5 * _MS, 1, PEER, TRANSFER_RESULT_OK)], time_ns=TIME + 3600 * SECOND),
         transfers([(5 * _MS, 1, "__other__", TRANSFER_RESULT_OK)]),
         transfers([(5 * _MS, 1, "p" * 300, TRANSFER_RESULT_OK)]),
@@ -142,13 +139,30 @@ def test_since_when_no_load_succeeds(batches: list[Batch], since: float, answere
         Batch(events=[event("handshake", id=1)]),
     ],
     ids=[
-        "failed", "no duration", "before 1970", "a clock ahead", "the word for others", "a long name", "no start",
+        "a clock ahead", "the word for others", "a long name", "no start",
         "a clock set back", "no peer", "another's fault", "a failure ahead", "another kind",
     ],
 )  # fmt: skip
 def test_what_says_nothing_about_a_peer_is_left_out(batch: Batch) -> None:
     """It has no windows then."""
     assert not list(_latencies(batch).dump())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (5 * _MS, 1, PEER, TRANSFER_RESULT_ERROR),
+        (0, 1, PEER, TRANSFER_RESULT_OK),
+        (TIME * 2, 1, PEER, TRANSFER_RESULT_OK),
+    ],
+    ids=["failed", "no duration", "before 1970"],
+)
+def test_a_transfer_without_a_duration_only_counts_as_traffic(row: tuple[int, int, str, int]) -> None:
+    """What a peer moves is known, how long it takes is not."""
+    found = _windows(_latencies(transfers([row])))
+    assert found.transfers.last_15_minutes.count == 0
+    assert found.answered == 0
+    assert [each.ok + each.failed for each in found.traffic.values()] == [1]
 
 
 def test_a_full_batch_is_sampled_and_long_durations_all_count() -> None:

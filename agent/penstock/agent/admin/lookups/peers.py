@@ -13,10 +13,11 @@ from penstock.agent.admin.lookups.known_peers import PEER_METRICS, UNNAMED, Pres
 from penstock.agent.admin.lookups.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
 from penstock.agent.admin.lookups.peer_conditions import PeerOrder
 from penstock.agent.aio import ThreadYield
+from penstock.agent.metrics import TrafficSum
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.common_pb2 import ErrorType, FailureMode, Peer
+from penstock.proto.v1.common_pb2 import Channel, Direction, ErrorType, FailureMode, Peer
 from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
 if TYPE_CHECKING:
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from penstock.agent.admin.lookups.known_peers import PeerKey, PeerSources
-    from penstock.agent.metrics import DurationWindow, DurationWindows, Metric, PeerWindows, Row
+    from penstock.agent.metrics import DurationWindow, DurationWindows, Metric, PeerWindows, Row, Way
     from penstock.agent.model import EngineKey
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _NOTHING = Present()
+_NOTHING_MOVED = TrafficSum()
 
 
 @dataclass(slots=True)
@@ -38,6 +40,8 @@ class _Account:
     timed: int = 0
     duration_nano: int = 0
     unseen_nano: int = 0
+    # Channels and directions in which transfers have ended.
+    ways: set[Way] = field(default_factory=set)
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     # By the engine's clock; 0 for none.
     last_failure_unix_nano: int = 0
@@ -76,6 +80,7 @@ def peer_summaries(
         windows = sources.aggregator.peer_windows(*place, sources.now_of(place[0]))
         if windows is not None:
             _add_windows(summary, windows)
+        _add_traffic(summary, account.ways, windows)
     return found
 
 
@@ -111,6 +116,7 @@ def _count(accounts: dict[PeerKey, _Account], key: EngineKey, metric: Metric, ro
     named = dict(zip(metric.labels, row.labels, strict=True))
     account = accounts[key, named["peer"]]
     if metric is c.TRANSFERS:
+        account.ways.add((_number(Channel, named["channel"]), _number(Direction, named["direction"])))
         if named["result"] == "ok":
             account.ok += total
         else:
@@ -159,6 +165,20 @@ def _add_windows(summary: admin.PeerSummary, windows: PeerWindows) -> None:
     if windows.least.last_15_minutes.count:
         summary.transfers_at_least.CopyFrom(_message(windows.least))
     summary.failures_last_minute = windows.failures_last_minute
+    summary.failures_last_15_minutes = windows.failures_last_15_minutes
+
+
+def _add_traffic(summary: admin.PeerSummary, ways: set[Way], windows: PeerWindows | None) -> None:
+    known = {} if windows is None else windows.traffic
+    for channel, direction in sorted(ways | known.keys()):
+        traffic = summary.traffic.add(channel=channel, direction=direction)
+        if windows is None:
+            continue
+        moved = known.get((channel, direction), _NOTHING_MOVED)
+        traffic.last_15_minutes.transfers_ok = moved.ok
+        traffic.last_15_minutes.transfers_failed = moved.failed
+        if moved.sized or not moved.ok:
+            traffic.last_15_minutes.bytes = clamp_unsigned(moved.bytes)
 
 
 def _message(windows: DurationWindows) -> admin.PeerWindows:

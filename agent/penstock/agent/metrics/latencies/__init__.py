@@ -1,4 +1,4 @@
-"""How long transfers take and how fast they are, by peer and by window of time."""
+"""How long transfers take and how fast they are and what they move, by peer and by window of time."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from penstock.agent.metrics.latencies.speeds import (
     with_siblings,
 )
 from penstock.agent.metrics.latencies.time_slots import DurationWindow, DurationWindows
+from penstock.agent.metrics.latencies.traffic import TrafficSum, Way
 
 __all__ = [
     "KEPT_SLOTS",
@@ -35,6 +36,8 @@ __all__ = [
     "SignalSlot",
     "Signals",
     "Speed",
+    "TrafficSum",
+    "Way",
     "at_best",
     "is_slow",
     "with_siblings",

@@ -1,4 +1,4 @@
-"""How long transfers with each peer and waits for it take, in windows of time; and how often they fail."""
+"""How long transfers with each peer and waits for it take, in windows of time; how often they fail, and what they move."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from penstock.agent.metrics.latencies.time_slots import (
     TimeSlots,
     duration_windows,
 )
+from penstock.agent.metrics.latencies.traffic import Traffic, TrafficSum, moved
 from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, UNKNOWN
 from penstock.agent.model import EngineKey
 from penstock.proto.names import NANOS
@@ -27,9 +28,10 @@ from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.agent.batch import BatchColumns
+    from penstock.agent.metrics.latencies.traffic import Way
 
 MAX_PEERS: Final = 1000
 """Peers of all engines together; a busy one takes 40 KiB."""
@@ -37,6 +39,7 @@ MAX_PEERS: Final = 1000
 # A clock that is further ahead than this would push all that is right out of the windows.
 _AHEAD_NANO: Final = 5 * 60 * NANOS
 _MINUTE: Final = 60 * NANOS
+_QUARTER: Final = 15 * _MINUTE
 # Durations of a batch that are looked at; the hot path takes in 500,000 entries a second.
 _SAMPLE: Final = 16
 _LONG_NANO: Final = NANOS
@@ -51,8 +54,8 @@ _NO_LOADS: Final = frozenset(
     }
 )
 
-# Of what is saved of a peer, the last columns as they are without them: no failed load, no durations.
-_LATER: Final[tuple[Any, ...]] = (0, 0, (0, ()))
+# Of what is saved of a peer, the last columns as they are without them: no failed load, no durations, nothing moved.
+_LATER: Final[tuple[Any, ...]] = (0, 0, (0, ()), ())
 
 # A peer, or its place in a batch's table of strings.
 _P = TypeVar("_P", int, str)
@@ -69,6 +72,8 @@ class PeerWindows:
             looks.
         waits: deferrals of requests that waited for it.
         failures_last_minute: without collateral ones.
+        failures_last_15_minutes: likewise.
+        traffic: what was moved in the last 15 minutes, by channel and direction.
         answered: when the newest transfer succeeded, nanoseconds, to the finest slot; 0 for not known.
         unanswered: when the newest attempt to load from it failed, nanoseconds; 0 if a transfer has succeeded since.
         unanswered_since: when the first of the attempts failed since which no transfer has succeeded; 0 likewise.
@@ -82,6 +87,8 @@ class PeerWindows:
     unanswered: int = 0
     unanswered_since: int = 0
     least: DurationWindows = field(default_factory=DurationWindows)
+    failures_last_15_minutes: int = 0
+    traffic: Mapping[Way, TrafficSum] = field(default_factory=dict)
 
     def succeeds(self, since: int) -> bool:
         """Return whether transfers succeed: one has since a time, nanoseconds, and not only before the newest failures.
@@ -106,6 +113,7 @@ class _Peer:
     waits: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS))
     failures: TimeSlots = field(default_factory=lambda: TimeSlots(1))
     least: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS, QUARTER))
+    traffic: Traffic = field(default_factory=Traffic)
     failed_load: int = 0
     failing_since: int = 0
     asked: int = -1
@@ -113,7 +121,7 @@ class _Peer:
 
     @property
     def newest(self) -> int:
-        return max(self.transfers.newest, self.waits.newest, self.failures.newest)
+        return max(self.transfers.newest, self.waits.newest, self.failures.newest, self.traffic.newest)
 
     @property
     def unanswered(self) -> int:
@@ -170,6 +178,13 @@ class PeerLatencies:
                 found.failures.add(when, {0: 1})
                 if mode not in _NO_LOADS:
                     found.load_failed(when)
+        self._apply_traffic(key, contents, latest)
+
+    def _apply_traffic(self, key: EngineKey, contents: BatchColumns, latest: int) -> None:
+        for (index, slot), ways in moved(contents, latest).items():
+            found = self._peer(key, contents.strings[index] or UNKNOWN, slot * FINEST_NANO)
+            if found is not None:
+                found.traffic.add(slot * FINEST_NANO, ways)
 
     def windows(self, key: EngineKey, peer: str, now: int) -> PeerWindows | None:
         """Return the windows of a peer before *now*, nanoseconds; None if nothing is known of it."""
@@ -187,6 +202,8 @@ class PeerLatencies:
                 found.unanswered,
                 found.unanswered_since,
                 _least_windows(found.least, now),
+                found.failures.sum(now - _QUARTER, now + _AHEAD_NANO)[0],
+                found.traffic.sum(now - _QUARTER, now + _AHEAD_NANO),
             )
         return found.windows
 
@@ -224,7 +241,8 @@ class PeerLatencies:
         """Yield the state for JSON, a row for each peer."""
         for (key, peer), found in sorted(self._peers.items(), key=lambda item: item[0]):
             slots = (found.transfers.dump(), found.waits.dump(), found.failures.dump())
-            yield [key, peer, *slots, found.failed_load, found.failing_since, found.least.dump()]
+            loads = (found.failed_load, found.failing_since)
+            yield [key, peer, *slots, *loads, found.least.dump(), found.traffic.dump()]
 
     def load(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take over what :meth:`dump` returned.
@@ -236,12 +254,13 @@ class PeerLatencies:
         peers = {}
         for key, name, transfers, waits, failures, *later in rows:
             # An older agent wrote fewer.
-            failed, since, least = [*later, *_LATER[len(later) :]]
+            failed, since, least, traffic = [*later, *_LATER[len(later) :]]
             peers[EngineKey(*key), name] = _Peer(
                 TimeSlots.load(BUCKETS, transfers),
                 TimeSlots.load(BUCKETS, waits),
                 TimeSlots.load(1, failures),
                 TimeSlots.load(BUCKETS, least, QUARTER),
+                Traffic.load(traffic),
                 failed_load=int(failed),
                 failing_since=int(since),
             )

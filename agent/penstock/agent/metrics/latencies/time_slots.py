@@ -53,25 +53,31 @@ DAY: Final[Levels] = (*_NEWEST, Level(3600 * NANOS, 3600 * NANOS, 24))
 QUARTER: Final[Levels] = (*_NEWEST, Level(300 * NANOS, 300 * NANOS, 0))
 """At most 28 slots, of 15 to 20 minutes: what is older is dropped."""
 
-# A count is unsigned, of 32 bits: half the memory of 64, and no slot of minutes counts more.
-_COUNT: Final = "I"
-_MOST: Final = (1 << 32) - 1
+COUNTS: Final = "I"
+"""Entries are counted in 32 bits: half the memory of 64, and no slot of minutes counts more."""
+
+SUMS: Final = "Q"
+"""Bytes are summed in 64 bits: at 400 GB/s, five minutes of them overflow 32 bits even as KiB."""
 _MINUTE, _QUARTER, _HOUR = 60 * NANOS, 15 * 60 * NANOS, 60 * 60 * NANOS
 
 
 class TimeSlots:
     """Counts of *size* buckets in each slot; as many slots as *widths* says.
 
+    A count stops at the largest of its type: *counts* is `COUNTS` or `SUMS`.
+
     Attributes:
         newest: time of the newest entry, nanoseconds.
 
     """
 
-    __slots__ = ("_levels", "_size", "_widths", "newest")
+    __slots__ = ("_empty", "_levels", "_most", "_size", "_widths", "newest")
 
-    def __init__(self, size: int, widths: Levels = HOUR) -> None:
+    def __init__(self, size: int, widths: Levels = HOUR, counts: str = COUNTS) -> None:
         self._size = size
         self._widths = widths
+        self._empty = array(counts, [0]) * size
+        self._most = (1 << 8 * self._empty.itemsize) - 1
         self.newest = 0
         self._levels: tuple[dict[int, array[int]], ...] = tuple({} for _ in widths)
 
@@ -86,7 +92,7 @@ class TimeSlots:
         slot = self._slot(time)
         if slot is not None:
             for bucket, number in counts.items():
-                slot[bucket] = min(slot[bucket] + number, _MOST)
+                slot[bucket] = min(slot[bucket] + number, self._most)
 
     def sum(self, after: int, until: int) -> list[int]:
         """Return the counts of the slots that end after *after* and not after *until*, nanoseconds."""
@@ -120,7 +126,7 @@ class TimeSlots:
                 index = time // width
                 slot = slots.get(index)
                 if slot is None:
-                    slot = slots[index] = array(_COUNT, bytes(self._size * array(_COUNT).itemsize))
+                    slot = slots[index] = self._empty[:]
                 return slot
         return None
 
@@ -132,7 +138,8 @@ class TimeSlots:
                 counts = slots.pop(index)
                 wider = self._slot(index * width)
                 if wider is not None:
-                    wider[:] = array(_COUNT, (min(both, _MOST) for both in map(add, wider, counts)))
+                    sums = (min(both, self._most) for both in map(add, wider, counts))
+                    wider[:] = array(counts.typecode, sums)
 
     def dump(self) -> list[Any]:
         """Return the state for JSON: the newest time, then level, index and non-zero counts of each slot."""
@@ -144,19 +151,19 @@ class TimeSlots:
                 yield level, index, slots[index]
 
     @classmethod
-    def load(cls, size: int, state: Any, widths: Levels = HOUR) -> TimeSlots:
+    def load(cls, size: int, state: Any, widths: Levels = HOUR, counts: str = COUNTS) -> TimeSlots:
         """Return what :meth:`dump` described.
 
         Raises:
             ValueError, TypeError, LookupError, OverflowError: it is of another shape.
 
         """
-        found = cls(size, widths)
+        found = cls(size, widths, counts)
         found.newest, rows = state
         for level, index, pairs in rows:
-            counts = found._levels[level][index] = array(_COUNT, bytes(size * array(_COUNT).itemsize))
+            slot = found._levels[level][index] = found._empty[:]
             for bucket, number in pairs:
-                counts[bucket] = number
+                slot[bucket] = number
         return found
 
 
