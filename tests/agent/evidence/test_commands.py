@@ -210,7 +210,8 @@ def _fill(both: _Taken) -> None:
 
 
 # What is counted until now, and when a call was answered, or of when its answer is.
-_MOVING = {"at", "duration", "wait", "retires", "begins", "seconds", "harm"}
+# A slot of five seconds is told once it has ended.
+_MOVING = {"slots", "at", "duration", "wait", "retires", "begins", "seconds", "harm"}
 # A column is as wide as its widest age: the tenth second makes it wider.
 _PADDED = re.compile(r"\bTIME +")
 _AGES = re.compile(r"\b[\d.]+ ?(µs|ms|[smhd])\b|\d\d:\d\d:\d\d")

@@ -117,3 +117,9 @@ def test_graphs_have_the_same_nodes_and_edges(relay: RelayProcess) -> None:
         assert printed.count(arrow) == 2
         assert printed.count("unreachable") == 1
         assert printed.count("prefill-0/0") == 1
+
+
+def test_nodes_go_by_the_names_that_commands_take(relay: RelayProcess) -> None:
+    """Engines and peers."""
+    said = relay.agentctl("get", "map", "-o", "name").stdout.splitlines()
+    assert said == ["engine/prefill-0/0", "engine/decode-0/0", f"peer/{_STRANGER}"]

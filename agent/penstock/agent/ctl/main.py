@@ -107,16 +107,16 @@ _GET = {
     "policy": (f"{_INSPECT}.policies", "Policies, or their merge in one engine (--effective)."),
     "engines": (f"{_INSPECT}.engines", "Engines: connected, policy in force, deferred requests."),
     "peers": (f"{_INSPECT}.peers", "Peers: transfers, failures, in flight."),
-    "map": (
-        f"{_INSPECT}.fleet_map:fleet_map",
-        "Map: who sends state to whom, bytes/s, state; also for Graphviz and Mermaid.",
-    ),
     "requests": (f"{_INSPECT}.requests", "Requests: outcome, or what they wait for."),
     "events": (f"{_INSPECT}.events", "Events of the log."),
     "audit": (f"{_INSPECT}.policies", "Audit log: who changed what, when and why."),
     "pairs": (
         f"{_INSPECT}.peers",
         "Pairs of engines: compatible, same weights, bytes/s against the usual.",
+    ),
+    "map": (
+        f"{_INSPECT}.fleet_map:fleet_map",
+        "Map: who sends state to whom, bytes/s, state; also for Graphviz and Mermaid.",
     ),
     "holders": (f"{_INSPECT}.engines", "Held KV blocks: by whom, for which peer, since when."),
     "suspects": (f"{_INSPECT}.requests", "Answers that may be wrong, and why."),

@@ -47,10 +47,11 @@ _ROWS: st.SearchStrategy[list[_Row]] = st.lists(
 def _batch(rows: Sequence[_Row]) -> Batch:
     batch = Batch(strings=["", "p1", "p2"])
     columns = batch.transfers
-    names = (columns.channel, columns.direction, columns.peer, columns.result)
-    for *key, end, size in rows:
-        for column, value in zip(names, key, strict=True):
-            column.append(value)
+    for channel, direction, peer, result, end, size in rows:
+        columns.channel.append(channel)  # type: ignore[arg-type]
+        columns.direction.append(direction)  # type: ignore[arg-type]
+        columns.peer.append(peer)
+        columns.result.append(result)  # type: ignore[arg-type]
         columns.end_time_unix_nano.append(end)
         columns.bytes.append(size)
     return batch

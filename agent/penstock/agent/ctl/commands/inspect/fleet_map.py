@@ -33,7 +33,7 @@ _GRAPHS = {"dot": dot_lines, "mermaid": mermaid_lines}
 @click.command()
 @click.argument("names", nargs=-1, type=PAIR_SIDE, metavar="[ENGINE|PEER]...")
 @with_selector
-@with_output(wide=True, more=tuple(_GRAPHS))
+@with_output(wide=True, names=True, more=tuple(_GRAPHS))
 @with_client
 def fleet_map(client: Client, names: tuple[str, ...], selector: str, output: str) -> None:
     """Show who sends state to whom, the worst first: bytes/s, share failed and speed; or only the edges of ENGINE or PEER.
@@ -53,6 +53,9 @@ def fleet_map(client: Client, names: tuple[str, ...], selector: str, output: str
             "; ".join(f"{name!r} is not on the map; 'agentctl get map' shows all" for name in missing)
         )
     found = grouped(whole)
+    if output == "name":
+        say(*(f"{'engine' if node.is_engine else 'peer'}/{node.name}" for node in whole.nodes))
+        return
     if output in _GRAPHS:
         say(*_GRAPHS[output](found, current_time()))
     elif not is_table(output):
