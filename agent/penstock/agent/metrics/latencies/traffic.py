@@ -5,6 +5,8 @@ Sums are exact: every transfer of a batch counts, once a batch where all of them
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from penstock.agent.metrics.latencies.time_slots import FINEST_NANO, QUARTER, SUMS, TimeSlots
@@ -104,18 +106,22 @@ def moved(contents: BatchColumns, latest: int) -> dict[tuple[int, int], dict[Way
         return {}
     ends, sizes = columns["end_time_unix_nano"], columns["bytes"]
     keys = [columns[name] for name in _KEY]
-    newest, count = max(ends), len(ends)
-    slot = newest // FINEST_NANO
-    if slot == min(ends) // FINEST_NANO and all(column.count(column[0]) == count for column in keys):
-        # One connector moves to or from one peer: most batches of a worker.
-        if newest > latest:
+    if (newest := max(ends)) > latest:
+        known = [end <= latest for end in ends]
+        ends, sizes, *keys = (list(compress(column, known)) for column in (ends, sizes, *keys))
+        if not ends:
             return {}
+        newest = max(ends)
+    slot, count = newest // FINEST_NANO, len(ends)
+    is_one = slot == min(ends) // FINEST_NANO
+    if is_one and all(column.count(column[0]) == count for column in keys):
+        # One connector moves to or from one peer: most batches of a worker.
         channel, direction, peer, result = (column[0] for column in keys)
         return {(peer, slot): {(channel, direction): _summed(result, sizes)}}
-    by_key: dict[tuple[int, ...], list[int]] = {}
-    for *key, end, size in zip(*keys, ends, sizes, strict=True):
-        if end <= latest:
-            by_key.setdefault((*key, end // FINEST_NANO), []).append(size)
+    slots = [slot] * count if is_one else [end // FINEST_NANO for end in ends]
+    by_key: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for key, size in zip(zip(*keys, slots, strict=True), sizes, strict=True):
+        by_key[key].append(size)
     found: dict[tuple[int, int], dict[Way, TrafficSum]] = {}
     for (channel, direction, peer, result, slot), some in by_key.items():
         ways = found.setdefault((peer, slot), {})
