@@ -3,7 +3,7 @@
 import {authorization} from "./token.js";
 
 /**
- * @typedef {import("./filter.js").Panel} Panel
+ * @typedef {import("./types.js").Panel} Panel
  * @typedef {import("./messages.js").Detail} Detail
  * @typedef {import("./messages.js").WriteAnswer} WriteAnswer
  *
@@ -51,6 +51,18 @@ export function address(panel) {
 export async function detail(panel, gone) {
   const signal = AbortSignal.any([gone, AbortSignal.timeout(PATIENCE * 1000)]);
   return await answered(fetch(address(panel), {headers: authorization(), signal}));
+}
+
+/**
+ * Asks for the signals of one engine.
+ *
+ * @param {string} engine its key
+ * @param {AbortSignal} gone ends the question when the filter names another one
+ * @returns {Promise<import("./messages.js").Signals>}
+ */
+export async function signalsOf(engine, gone) {
+  const signal = AbortSignal.any([gone, AbortSignal.timeout(PATIENCE * 1000)]);
+  return await answered(fetch(`/api/signals?${new URLSearchParams({engine})}`, {headers: authorization(), signal}));
 }
 
 /**

@@ -6,7 +6,7 @@ import {Copy, Name, Scrolled} from "./parts.js";
 
 /**
  * @typedef {import("../messages.js").Section} Section
- * @typedef {import("../app.js").Act} Act
+ * @typedef {import("../types.js").Act} Act
  */
 
 /**
