@@ -41,9 +41,7 @@ def signals(moment: int | None = None, slots: int = 180, **changes: Any) -> dict
     end = (moment or now()) // _STEP * _STEP
 
     def wave(height: float, turns: float, ground: float = 0.0) -> list[float]:
-        return [
-            round(ground + height * (1 + math.sin(turns * slot / slots)) / 2, 4) for slot in range(slots)
-        ]
+        return [round(ground + height * (1 + math.sin(turns * slot / slots)) / 2, 4) for slot in range(slots)]
 
     gates = {
         "queue": wave(0.08, 9, 0.01),

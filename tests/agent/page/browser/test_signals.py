@@ -10,7 +10,15 @@ if TYPE_CHECKING:
     from tests.support.browser.chromium import Tab
     from tests.support.browser.scripted_server import ScriptedServer
 
-PLOTS = ("requests", "ttft", "queue", "loads", "failed", "held")
+# Each plot, and a colour of one of its lines.
+PLOTS = {
+    "requests": "accent",
+    "ttft": "text",
+    "queue": "warning",
+    "loads": "past",
+    "failed": "error",
+    "held": "accent",
+}
 _HOSTILE = "<img src=x onerror=document.title='hit'>"
 # How many columns of a plot's canvas, of a part of its width, have a colour of the page.
 _PAINTED = """
@@ -71,9 +79,7 @@ def told(tab: Tab, plot: str) -> str:
 def test_each_plot_is_drawn_with_its_newest_values(tab: Tab, server: ScriptedServer) -> None:
     """Lines are on each canvas, of gates a layer each; the legends have values with units, of a gate of nothing none."""
     shown(tab, server, signals(requests=[4.0] * 180, running=[31] * 180, bytesIn=[3.1e9] * 180))
-    for plot in PLOTS:
-        colour = {"ttft": "text", "failed": "error"}.get(plot, "accent")
-        tab.until(lambda plot=plot, colour=colour: tab.js(_PAINTED, plot, colour, 0, 1) > 50)
+    tab.until(lambda: all(tab.js(_PAINTED, plot, colour, 0, 1) > 50 for plot, colour in PLOTS.items()))
     for gate in ("queue", "transfer", "recompute"):
         assert tab.js(_PAINTED, "ttft", f"gate-{gate}", 0, 1) > 50, gate
     assert legend(tab, "requests") == "ended 4/s"
@@ -169,7 +175,8 @@ def test_changes_have_marks_that_are_said(tab: Tab, server: ScriptedServer) -> N
     tab.open(server.address)
     tab.until_text("#signals", "◆ a policy changes")
     server.say(
-        "screen", messages["screen"] | {"now": now(), "verdict": stream()["screen"]["verdict"] | {"causes": causes}}
+        "screen",
+        messages["screen"] | {"now": now(), "verdict": stream()["screen"]["verdict"] | {"causes": causes}},
     )
     tab.until_text("#signals", "▼ a condition begins")
     tab.js("document.querySelector('#signal-held summary').click()")

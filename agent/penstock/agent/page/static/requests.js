@@ -6,9 +6,8 @@ import {authorization} from "./token.js";
  * @typedef {import("./types.js").Panel} Panel
  * @typedef {import("./messages.js").Detail} Detail
  * @typedef {import("./messages.js").WriteAnswer} WriteAnswer
- *
- * @typedef {"policy" | "pause" | "quarantine"} WriteKind
- * @typedef {{engine?: string, peer?: string, seconds?: number, undo?: boolean, name?: string, manifest?: string, generation?: number}} WriteBody
+ * @typedef {import("./types.js").WriteKind} WriteKind
+ * @typedef {import("./types.js").WriteBody} WriteBody
  */
 
 /** Seconds after which a question is given up. */

@@ -11,16 +11,8 @@ import {tokenOfTab} from "./token.js";
 
 /**
  * @typedef {import("./types.js").Action} Action
- * @typedef {Pick<EventSource, "addEventListener" | "close" | "readyState">} Source
- *
- * What a stream needs of the browser; tests hand over others.
- * @typedef {object} Surroundings
- * @property {(address: string) => Source} open
- * @property {(address: string) => Promise<string>} why it was refused for want of a token; "" if it was not
- * @property {() => number} now
- * @property {() => number} random from 0 to 1
- * @property {(run: () => void, milliseconds: number) => unknown} later
- * @property {(timer: any) => void} cancel
+ * @typedef {import("./types.js").Source} Source
+ * @typedef {import("./types.js").Surroundings} Surroundings
  */
 
 const SECONDS = 900;

@@ -76,6 +76,17 @@
  *   | {type: "go", filter: Filter, panel: Panel | null}
  *   | {type: "help", help: boolean}} Action
  *
+ * @typedef {Pick<EventSource, "addEventListener" | "close" | "readyState">} Source
+ *
+ * What a stream needs of the browser; tests hand over others.
+ * @typedef {object} Surroundings
+ * @property {(address: string) => Source} open
+ * @property {(address: string) => Promise<string>} why it was refused for want of a token; "" if it was not
+ * @property {() => number} now
+ * @property {() => number} random from 0 to 1
+ * @property {(run: () => void, milliseconds: number) => unknown} later
+ * @property {(timer: any) => void} cancel
+ *
  * What views do.
  *
  * @typedef {object} Act
@@ -98,6 +109,9 @@
  * @typedef {"begins" | "ends" | "policy" | "engine"} MarkKind
  * @typedef {{time: number, kind: MarkKind, text: string}} Mark
  * @typedef {(engine: string, peer: string) => boolean} Matches
+ *
+ * @typedef {"policy" | "pause" | "quarantine"} WriteKind
+ * @typedef {{engine?: string, peer?: string, seconds?: number, undo?: boolean, name?: string, manifest?: string, generation?: number}} WriteBody
  *
  * `onCursor` is told the beginning of the slot under the cursor, null for none; `onPick` the one that is chosen.
  *

@@ -5,8 +5,8 @@ import {Copy} from "./parts.js";
 import {Sections} from "./sections.js";
 
 /**
- * @typedef {import("../requests.js").WriteBody} WriteBody
- * @typedef {import("../requests.js").WriteKind} WriteKind
+ * @typedef {import("../types.js").WriteBody} WriteBody
+ * @typedef {import("../types.js").WriteKind} WriteKind
  * @typedef {import("../messages.js").WriteAnswer} WriteAnswer
  * @typedef {import("../types.js").Act} Act
  */
