@@ -20,6 +20,7 @@ PLOTS = {
     "held": "accent",
 }
 _HOSTILE = "<img src=x onerror=document.title='hit'>"
+_NEWEST = "return Number(document.querySelector('#signal-requests .plot').getAttribute('aria-valuemax'))"
 # How many columns of a plot's canvas, of a part of its width, have a colour of the page.
 _PAINTED = """
 const [plot, name, from, to] = arguments;
@@ -129,13 +130,17 @@ def test_the_keyboard_reads_and_goes_back(tab: Tab, server: ScriptedServer) -> N
     tab.until(lambda: legend(tab, "requests") == "ended 178/s")
     press(tab, "requests", "ArrowLeft")
     tab.until(lambda: legend(tab, "queue").startswith("running 177"))
+    # Time goes on under the cursor.
+    server.say("signals", signals(now() + 10_000, slots=2, whole=False))
+    tab.until(lambda: tab.js(_NEWEST) >= sent["from"] + 180 * sent["step"])
+    assert legend(tab, "requests") == "ended 177/s"
     press(tab, "requests", "Enter")
     tab.until_text(".as-of", "as of")
     tab.js("document.activeElement.blur()")
     tab.until(lambda: legend(tab, "requests") == "ended 177/s")
     assert tab.js(_PAINTED, "held", "past", 0, 1) >= 1
     tab.js("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'l'}))")
-    tab.until(lambda: legend(tab, "requests") == "ended 179/s")
+    tab.until(lambda: tab.text(".here").strip() == "")
     tab.js("document.dispatchEvent(new KeyboardEvent('keydown', {key: 's'}))")
     assert tab.js("return document.activeElement.id") == "signals"
 

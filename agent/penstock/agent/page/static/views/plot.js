@@ -38,12 +38,13 @@ export function Plot(props) {
       DARK.removeEventListener("change", redraw);
       sized.disconnect();
       made.destroy();
+      latest.current.onCursor(null);
     };
   }, []);
   useEffect(() => {
     chart.current?.setData(/** @type {uPlot.AlignedData} */ ([timesOf(signals), ...drawn(plot, signals)]));
     // Under the keyboard's cursor time goes on: it stays at its slot.
-    if (document.activeElement === box.current && read.time !== null && read.time !== scrub) {
+    if (document.activeElement === box.current && read.time !== null && (chart.current?.cursor.left ?? -1) >= 0) {
       point(chart.current, read.time);
     }
   }, [signals, range.from]);
@@ -85,7 +86,7 @@ function point(chart, time) {
 function pressed(event, {signals, range, read, onPick}, chart) {
   const ends = {ArrowLeft: moved(signals, read.time, -1), ArrowRight: moved(signals, read.time, 1), Home: moved(signals, range.from, 0), End: moved(signals, null, 0)};
   if (event.key in ends) {
-    point(chart, Math.max(range.from, ends[/** @type {keyof typeof ends} */ (event.key)]));
+    point(chart, Math.min(range.to, Math.max(range.from, ends[/** @type {keyof typeof ends} */ (event.key)])));
   } else if (event.key === "Enter" && read.time !== null) {
     onPick(read.time);
   } else {

@@ -37,7 +37,8 @@ export function SignalsView({state, act}) {
   }
   const end = Math.floor(state.clock / STEP) * STEP;
   const read = reading(signals, cursor, state.scrub, state.clock);
-  const here = marksAt(marks, read.time, signals.step);
+  // A slot is as wide as two pixels: a sign is found from beside it, too.
+  const here = marksAt(marks, read.time && read.time - 2 * signals.step, 5 * signals.step);
   const whose = engine ? `of ${engine}` : signals.engines === 1 ? "of the one engine" : `of ${counted(signals.engines, "engine")} together`;
   const notes = [whose, peer || field ? "of all peers: these are not filtered by peer or field" : "", asked.error];
   /** @param {number} time */
