@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(typescript@5.9.2 preact@10.29.8 htm@3.1.1 axe-core@4.14.1)
+packages=(typescript@5.9.2 preact@10.29.8 htm@3.1.1 uplot@1.6.32 axe-core@4.14.1)
 target=.cache/page-tools
 stamp=$target/.versions
 

@@ -12,7 +12,8 @@ import pytest
 from penstock.agent.page.details.detail import Detail, Link, Section, WriteAnswer
 from penstock.agent.page.live.entries import LogEntry
 from penstock.agent.page.live.history import Minute
-from penstock.agent.page.screen import Screen
+from penstock.agent.page.screen import Screen, signals_message
+from penstock.proto.v1 import admin_pb2 as admin
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = (ROOT / "agent" / "penstock" / "agent" / "page" / "static" / "messages.js").read_text()
@@ -112,3 +113,9 @@ def test_the_scripts_types_are_what_is_sent(name: str, kind: Any) -> None:
 def test_a_type_is_read(text: str, shape: Shape) -> None:
     """Objects, lists, unions and names."""
     assert in_words(text, {"Other": "{z: number}"}) == shape
+
+
+def test_signals_have_the_columns_of_their_type() -> None:
+    """They are made by name, without a dataclass."""
+    typed = types_of_the_scripts()["Signals"]
+    assert set(re.findall(r"(\w+):", typed)) == set(signals_message(admin.Signals()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 _STREAM = Path(__file__).parents[2] / "agent" / "page" / "js" / "fixtures" / "stream.json"
 _THEN = 1_800_000_900_000
 _YEAR_2000 = 946_684_800_000
+_STEP = 5000
 PEER = "10.0.0.12:5600"
 ENGINE = "serving/decode-0/0"
 
@@ -30,8 +32,47 @@ def stream(moment: int | None = None) -> dict[str, Any]:
 
 def opening(messages: dict[str, Any]) -> list[Message]:
     """Return what a stream begins with."""
-    names = (("hello", ""), ("history", ""), ("log", "1044"), ("screen", ""), ("pulse", ""))
+    names = (("hello", ""), ("history", ""), ("log", "1044"), ("screen", ""), ("signals", ""), ("pulse", ""))
     return [(name, messages[name], position) for name, position in names]
+
+
+def signals(moment: int | None = None, slots: int = 180, **changes: Any) -> dict[str, Any]:
+    """Return the signals of as many slots as the window has, the newest of a moment, as waves that differ."""
+    end = (moment or now()) // _STEP * _STEP
+
+    def wave(height: float, turns: float, ground: float = 0.0) -> list[float]:
+        return [round(ground + height * (1 + math.sin(turns * slot / slots)) / 2, 4) for slot in range(slots)]
+
+    gates = {
+        "queue": wave(0.08, 9, 0.01),
+        "handshake_queue": wave(0.03, 40),
+        "peer": wave(0.05, 21),
+        "transfer": wave(0.2, 14, 0.05),
+        "recompute": wave(0.1, 5),
+        "own_prefill": [0.0] * slots,
+        "encoder": [None] * slots,
+    }
+    return {
+        "engine": "",
+        "from": end - (slots - 1) * _STEP,
+        "step": _STEP,
+        "whole": True,
+        "engines": 3,
+        "requests": wave(8, 17, 4),
+        "ttftP50": wave(0.2, 14, 0.1),
+        "ttftP99": wave(0.9, 30, 0.6),
+        "gates": gates,
+        "running": [round(value) for value in wave(30, 12, 20)],
+        "waiting": [round(value) for value in wave(14, 19)],
+        "loadsIn": wave(9, 16, 2),
+        "loadsOut": wave(5, 26, 1),
+        "bytesIn": wave(2.4e9, 16, 3e8),
+        "bytesOut": wave(1.1e9, 26, 1e8),
+        "failed": wave(0.2, 7),
+        "recomputed": wave(0.12, 7),
+        "held": wave(0.3, 6, 0.05),
+        **changes,
+    }
 
 
 def crowded(messages: dict[str, Any]) -> dict[str, Any]:
@@ -56,6 +97,7 @@ def crowded(messages: dict[str, Any]) -> dict[str, Any]:
             "verdict": screen["verdict"]
             | {"causes": [cause | {"peer": f"peer-{number}"} for number in range(8)], "leftOut": 12},
         },
+        "signals": signals(),
         "log": {"entries": [entries[1] | {"position": f"{1000 + number}/0"} for number in range(200)]},
     }
 

@@ -56,7 +56,10 @@ def test_a_request_is_its_time_first(tab: Tab, server: ScriptedServer) -> None:
         "text": "peer=" + "x" * 90,
         "state": "ok",
     }
-    gates = [{"gate": "queue", "seconds": 0.5}, {"gate": "own_prefill", "seconds": 1}]
+    gates = [
+        {"gate": "queue", "start": 1000, "end": 1500},
+        {"gate": "own_prefill", "start": 1500, "end": 2500},
+    ]
     bars = {"kind": "waterfall", "title": "Where its time went", "start": 1000, "end": 4000, "sentence": ""}
     server.details["request"] = {
         **said,
@@ -83,7 +86,7 @@ def test_a_request_is_its_time_first(tab: Tab, server: ScriptedServer) -> None:
             "noopener noreferrer",
         ]
         assert tab.js(
-            "return [...document.querySelectorAll('dialog rect.gate')].map((each) => each.getAttribute('width'))"
+            "return [...document.querySelectorAll('dialog td > svg rect[fill]')].map((each) => each.getAttribute('width'))"
         ) == ["50", "100"]
         assert tab.js(
             "const found = document.querySelector('dialog .inside'); return found.scrollWidth <= found.clientWidth"

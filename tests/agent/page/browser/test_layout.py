@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.support.browser.chromium import Tab
     from tests.support.browser.scripted_server import ScriptedServer
 
-PARTS = ("#verdict", "#peers", "#waits", "#failures", "#policy", ".time")
+PARTS = ("#verdict", "#signals", "#peers", "#waits", "#failures", "#policy", ".time")
 # Width, height, dark; 640 pixels are what 1280 are at 200 % zoom.
 LOOKS = {
     "light": (1280, 800, False),
@@ -63,7 +63,7 @@ def test_first_screen_needs_no_scrolling(tab: Tab, server: ScriptedServer) -> No
         assert box[0] >= 0, part
         assert box[1] <= 800, part
         assert box[2] >= 30, part
-    for part in PARTS[1:-1]:
+    for part in PARTS[2:-1]:
         seen = tab.js(
             "const end = document.querySelector(arguments[0]).getBoundingClientRect().bottom;"
             "return [...document.querySelectorAll(`${arguments[0]} tbody tr`)].filter((row) => row.getBoundingClientRect().bottom <= end).length",
@@ -78,6 +78,31 @@ def test_each_part_counts_what_is_left_out(tab: Tab, server: ScriptedServer) -> 
     assert "12 more of 20 causes are left out." in tab.text("#verdict")
     assert "the worst 30 of 100" in tab.text("#peers")
     assert "the first 20 of 45" in tab.text("#policy")
+
+
+def test_an_empty_list_is_one_line(tab: Tab, server: ScriptedServer) -> None:
+    """It says why it is empty, and leaves its room to the other list of its column."""
+    messages = stream()
+    messages["screen"]["waits"] |= {"rows": [], "total": 0, "unnamed": 0}
+    messages["log"]["entries"] = []
+    server.opening = opening(messages)
+    tab.open(server.address)
+    tab.until_text("#waits .empty", "No request waits.")
+    tab.until_text("#failures .empty", "No failure and no change")
+    height = "return document.querySelector(arguments[0]).getBoundingClientRect().height"
+    assert tab.js(height, "#waits") < 40
+    assert tab.js(height, "#failures") < 40
+    assert tab.js(height, "#policy") > 200
+    assert tab.js(height, "#peers") > 200
+
+
+def test_a_number_of_a_cell_is_explained(tab: Tab, server: ScriptedServer) -> None:
+    """The table says what its times are, and each cell with which it is compared."""
+    server.opening = opening(stream())
+    tab.open(server.address)
+    tab.until_text("#peers", "a time is the p99 of waits in the last minute")
+    titles = tab.js("return [...document.querySelectorAll('#peers .cell')].map((one) => one.title)")
+    assert "p99 of waits in the last minute 38 ms, 40 ms in the hour before" in titles
 
 
 def test_nothing_is_cut_off_sideways(tab: Tab, server: ScriptedServer) -> None:

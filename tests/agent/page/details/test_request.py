@@ -62,8 +62,9 @@ async def test_gates_are_those_of_the_span() -> None:
         "", own_prefill="0.5", queue="1.25", peer="nan", transfer="-1", recompute="soon", encoder="0"
     )
     (bars,) = found["sections"]
+    begin = _START / 1e6
     assert bars["rows"][0]["gates"] == [
-        {"gate": "queue", "seconds": 1.25},
-        {"gate": "own_prefill", "seconds": 0.5},
+        {"gate": "queue", "start": begin, "end": begin + 1250},
+        {"gate": "own_prefill", "start": begin + 1250, "end": begin + 1750},
     ]
     assert found["sentences"] == ["It waited."]

@@ -24,7 +24,7 @@ test("Delays double, are bounded, and differ between tabs", () => {
 test("Each message becomes its action", () => {
   const {browser, actions} = started();
   const [source] = browser.sources;
-  const {hello, history, log, screen, pulse} = messages();
+  const {hello, history, log, screen, pulse, signals} = messages();
   assert.equal(source.address, "/api/stream?seconds=900");
   source.say("hello", hello);
   source.say("history", history);
@@ -33,7 +33,8 @@ test("Each message becomes its action", () => {
   source.say("pulse", pulse);
   source.say("gap", {sentence: "gone"}, "1050");
   source.say("earlier", log);
-  assert.deepEqual(types(actions), ["hello", "connected", "history", "log", "screen", "pulse", "gap", "earlier"]);
+  source.say("signals", signals);
+  assert.deepEqual(types(actions), ["hello", "connected", "history", "log", "screen", "pulse", "gap", "earlier", "signals"]);
   assert.equal(actions[3].id, "1044");
 });
 

@@ -49,10 +49,14 @@ class TableSection:
 
 @dataclass(frozen=True, slots=True)
 class GateBar:
-    """How many seconds a request was at a gate before its first token."""
+    """How long a request was at a gate before its first token, as a part of its bar: milliseconds since 1970.
+
+    Gates stand one after the other; when a request was at which is not known.
+    """
 
     gate: str
-    seconds: float
+    start: float
+    end: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class WaterfallRow:
     """A bar: milliseconds since 1970; *state*: ``ok``, ``error``, ``wait`` or ``open``.
 
     Attributes:
-        gates: of a request, what its time to first token was made of; not in the order of time.
+        gates: of a request, what its time to first token was made of.
 
     """
 

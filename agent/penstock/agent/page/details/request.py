@@ -120,10 +120,12 @@ def _bar(span: admin.Span, now: int) -> WaterfallRow:
 
 def _gates(span: admin.Span) -> Iterator[GateBar]:
     """Yield where a request was before its first token."""
+    begin = span.start_time_unix_nano / 1e6
     for gate in GATES:
         said = span.attributes.get(f"{semconv.FIRST_TOKEN_GATE}.{gate}", "")
         # Of a trace that another version wrote.
         with suppress(ValueError):
             seconds = float(said)
             if math.isfinite(seconds) and seconds > 0:
-                yield GateBar(gate, seconds)
+                yield GateBar(gate, begin, begin + seconds * 1e3)
+                begin += seconds * 1e3

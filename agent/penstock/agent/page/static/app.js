@@ -6,16 +6,7 @@ import {browser, Stream} from "./stream.js";
 import {takeToken} from "./token.js";
 import {Page} from "./views/page.js";
 
-/**
- * What views do.
- *
- * @typedef {object} Act
- * @property {(part: Partial<import("./filter.js").Filter>) => void} filter
- * @property {() => void} clear
- * @property {(time: number | null) => void} scrub
- * @property {(panel: import("./filter.js").Panel | null) => void} open
- * @property {(help: boolean) => void} help
- */
+/** @typedef {import("./types.js").Act} Act */
 
 takeToken();
 const root = /** @type {HTMLElement} */ (document.getElementById("page"));
@@ -33,7 +24,7 @@ const act = {
 
 const stream = new Stream(dispatch, browser());
 
-/** @param {import("./state.js").Action} action */
+/** @param {import("./types.js").Action} action */
 function dispatch(action) {
   const before = state;
   state = next(state, action);
@@ -64,6 +55,7 @@ function remember() {
 
 const PLACES = new Map([
   ["1", "verdict"],
+  ["s", "signals"],
   ["2", "peers"],
   ["3", "waits"],
   ["4", "failures"],

@@ -1,15 +1,10 @@
 /** What the page is narrowed down to and which detail is open, and both as the fragment of the address. Pure. */
 
 /**
- * An empty text means: not filtered by this.
- *
- * @typedef {{engine: string, peer: string, field: string}} Filter
- *
- * A detail that can be opened.
- * @typedef {"request" | "peer" | "engine" | "policy" | "policies" | "engines" | "events"} PanelKind
- * @typedef {{kind: PanelKind, engine: string, peer: string, id: string, name: string}} Panel
+ * @typedef {import("./types.js").Filter} Filter
+ * @typedef {import("./types.js").PanelKind} PanelKind
+ * @typedef {import("./types.js").Panel} Panel
  * @typedef {import("./messages.js").Screen} Screen
- * @typedef {import("./messages.js").LogEntry} LogEntry
  */
 
 /** @type {Filter} */

@@ -3,7 +3,7 @@ import htm from "./vendor/htm.module.js";
 import {h} from "./vendor/preact.module.js";
 
 export {render} from "./vendor/preact.module.js";
-export {useEffect, useLayoutEffect, useRef, useState} from "./vendor/hooks.module.js";
+export {useEffect, useLayoutEffect, useMemo, useRef, useState} from "./vendor/hooks.module.js";
 
 /** @typedef {import("preact").ComponentChildren} Children */
 

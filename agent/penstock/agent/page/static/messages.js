@@ -146,6 +146,31 @@
  * @property {{name: string, reason: string}[]} missing
  *
  * @typedef {{now: number, dataTime: number, agents: Agents}} Pulse
+ *
+ * One value for each slot; null where it is not known.
+ * @typedef {(number | null)[]} Values
+ *
+ * @typedef {object} Signals
+ * @property {string} engine the engine's key; "" for all together
+ * @property {number} from the beginning of the first slot, a multiple of `step`
+ * @property {number} step milliseconds of a slot
+ * @property {boolean} whole whether it replaces what the tab has; else its slots do
+ * @property {number} engines how many are summed up
+ * @property {number} leftOut engines without room at their agent
+ * @property {Values} known of how many engines a slot is known
+ * @property {Values} requests that ended per second
+ * @property {Values} ttftP50
+ * @property {Values} ttftP99
+ * @property {Record<string, Values>} gates mean seconds of a request at each; together the mean time to first token
+ * @property {Values} running
+ * @property {Values} waiting
+ * @property {Values} loadsIn transfers that succeeded per second, into the engines
+ * @property {Values} loadsOut the same, sent by them
+ * @property {Values} bytesIn per second
+ * @property {Values} bytesOut
+ * @property {Values} failed share of the requests that ended, from 0 to 1
+ * @property {Values} recomputed
+ * @property {Values} held share of the KV blocks that no request computes with
  * @typedef {{sentence: string}} Gap
  * @typedef {{reason: string, sentence: string}} Bye
  *
@@ -166,7 +191,7 @@
  * @property {number} end
  * @property {string} text
  * @property {"ok" | "error" | "wait" | "open"} state
- * @property {{gate: string, seconds: number}[]} [gates] of a request, before its first token
+ * @property {{gate: string, start: number, end: number}[]} [gates] of a request, before its first token: how long, not when
  *
  * @typedef {object} WaterfallSection
  * @property {"waterfall"} kind

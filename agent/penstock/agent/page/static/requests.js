@@ -3,12 +3,11 @@
 import {authorization} from "./token.js";
 
 /**
- * @typedef {import("./filter.js").Panel} Panel
+ * @typedef {import("./types.js").Panel} Panel
  * @typedef {import("./messages.js").Detail} Detail
  * @typedef {import("./messages.js").WriteAnswer} WriteAnswer
- *
- * @typedef {"policy" | "pause" | "quarantine"} WriteKind
- * @typedef {{engine?: string, peer?: string, seconds?: number, undo?: boolean, name?: string, manifest?: string, generation?: number}} WriteBody
+ * @typedef {import("./types.js").WriteKind} WriteKind
+ * @typedef {import("./types.js").WriteBody} WriteBody
  */
 
 /** Seconds after which a question is given up. */
@@ -51,6 +50,18 @@ export function address(panel) {
 export async function detail(panel, gone) {
   const signal = AbortSignal.any([gone, AbortSignal.timeout(PATIENCE * 1000)]);
   return await answered(fetch(address(panel), {headers: authorization(), signal}));
+}
+
+/**
+ * Asks for the signals of one engine.
+ *
+ * @param {string} engine its key
+ * @param {AbortSignal} gone ends the question when the filter names another one
+ * @returns {Promise<import("./messages.js").Signals>}
+ */
+export async function signalsOf(engine, gone) {
+  const signal = AbortSignal.any([gone, AbortSignal.timeout(PATIENCE * 1000)]);
+  return await answered(fetch(`/api/signals?${new URLSearchParams({engine})}`, {headers: authorization(), signal}));
 }
 
 /**

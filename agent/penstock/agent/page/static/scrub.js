@@ -4,10 +4,8 @@
  * @typedef {import("./messages.js").Screen} Screen
  * @typedef {import("./messages.js").Minute} Minute
  * @typedef {import("./messages.js").LogEntry} LogEntry
- *
- * A time without connection; `to` is null while it lasts.
- * @typedef {{from: number, to: number | null}} Outage
- * @typedef {{time: number, failures: number, deferrals: number}} MinuteCount
+ * @typedef {import("./types.js").Outage} Outage
+ * @typedef {import("./types.js").MinuteCount} MinuteCount
  */
 
 /** How far back the slider goes, in milliseconds. */

@@ -4,18 +4,8 @@ import {clock, counted, dateOf, span} from "./format.js";
 import {countsByMinute, minuteAt, outageAt, screenAt} from "./scrub.js";
 
 /**
- * `screen` is null where nothing is known of the moment; `minute` then has the journal's counts, if it has any.
- *
- * @typedef {import("./state.js").State} State
- * @typedef {object} Selection
- * @property {import("./messages.js").Screen | null} screen
- * @property {import("./messages.js").Screen | null} whole the same without the filter
- * @property {string} unlisted the filter's engine, where the table of peers has others only; empty for none
- * @property {import("./messages.js").Minute | null} minute
- * @property {import("./messages.js").LogEntry[]} entries newest first
- * @property {import("./scrub.js").MinuteCount[]} counts
- * @property {number} moment the time that is shown
- * @property {string} note what has to be known of a moment that is not now; empty where nothing has
+ * @typedef {import("./types.js").State} State
+ * @typedef {import("./types.js").Selection} Selection
  */
 
 /** Milliseconds after which data is old: a large fleet is asked twice a minute. */

@@ -1,58 +1,12 @@
 /** What the tab knows, and what each message and each click makes of it. Pure. */
 import {NO_FILTER} from "./filter.js";
 import {kept, WINDOW} from "./scrub.js";
+import {merged} from "./signals.js";
 
 /**
- * @typedef {import("./messages.js").Hello} Hello
- * @typedef {import("./messages.js").Screen} Screen
- * @typedef {import("./messages.js").Minute} Minute
+ * @typedef {import("./types.js").State} State
+ * @typedef {import("./types.js").Action} Action
  * @typedef {import("./messages.js").LogEntry} LogEntry
- * @typedef {import("./messages.js").Pulse} Pulse
- * @typedef {import("./filter.js").Filter} Filter
- * @typedef {import("./filter.js").Panel} Panel
- * @typedef {import("./scrub.js").Outage} Outage
- *
- * `clock` is the server's, estimated: the tab's clock and what the last message said it is off by (`skew`). `scrub` is the
- * time that is looked at, null for now. `seen` has the positions of the entries, so that none comes twice.
- * @typedef {object} State
- * @property {Hello | null} hello
- * @property {Screen | null} screen
- * @property {readonly Screen[]} screens
- * @property {readonly Minute[]} minutes
- * @property {readonly LogEntry[]} entries oldest first
- * @property {ReadonlySet<string>} seen
- * @property {string} lastId
- * @property {Pulse | null} pulse
- * @property {boolean} connected
- * @property {string} reason why it is not connected, where the server said so
- * @property {string} refused what the server says of a token that is missing; "" while it needs none
- * @property {readonly Outage[]} outages
- * @property {readonly string[]} gaps
- * @property {number} skew
- * @property {number} clock
- * @property {number | null} scrub
- * @property {Filter} filter
- * @property {Panel | null} panel
- * @property {boolean} help
- *
- * `now` is the tab's clock when the action came.
- * @typedef {{type: "hello", hello: Hello, now: number}
- *   | {type: "screen", screen: Screen, now: number}
- *   | {type: "history", minutes: Minute[], now: number}
- *   | {type: "log", entries: LogEntry[], id: string, now: number}
- *   | {type: "earlier", entries: LogEntry[], now: number}
- *   | {type: "pulse", pulse: Pulse, now: number}
- *   | {type: "gap", sentence: string, id: string, now: number}
- *   | {type: "connected", now: number}
- *   | {type: "lost", reason: string, now: number}
- *   | {type: "refused", sentence: string}
- *   | {type: "tick", now: number}
- *   | {type: "scrub", time: number | null}
- *   | {type: "filter", part: Partial<Filter>}
- *   | {type: "clear"}
- *   | {type: "open", panel: Panel | null}
- *   | {type: "go", filter: Filter, panel: Panel | null}
- *   | {type: "help", help: boolean}} Action
  */
 
 /** Entries that the tab keeps: the newest. */
@@ -64,6 +18,7 @@ export const NOTHING = Object.freeze({
   screen: null,
   screens: [],
   minutes: [],
+  signals: null,
   entries: [],
   seen: new Set(),
   lastId: "",
@@ -96,6 +51,8 @@ export function next(state, action) {
       return synchronized({...state, screen: action.screen, screens: kept(state.screens, action.screen)}, action.screen.now, action.now);
     case "history":
       return {...state, minutes: action.minutes};
+    case "signals":
+      return {...state, signals: merged(state.signals, action.signals)};
     case "log":
       return withEntries(state, action.entries, action.id);
     case "earlier":

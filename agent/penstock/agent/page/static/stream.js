@@ -10,17 +10,9 @@ import {whyRefused} from "./requests.js";
 import {tokenOfTab} from "./token.js";
 
 /**
- * @typedef {import("./state.js").Action} Action
- * @typedef {Pick<EventSource, "addEventListener" | "close" | "readyState">} Source
- *
- * What a stream needs of the browser; tests hand over others.
- * @typedef {object} Surroundings
- * @property {(address: string) => Source} open
- * @property {(address: string) => Promise<string>} why it was refused for want of a token; "" if it was not
- * @property {() => number} now
- * @property {() => number} random from 0 to 1
- * @property {(run: () => void, milliseconds: number) => unknown} later
- * @property {(timer: any) => void} cancel
+ * @typedef {import("./types.js").Action} Action
+ * @typedef {import("./types.js").Source} Source
+ * @typedef {import("./types.js").Surroundings} Surroundings
  */
 
 const SECONDS = 900;
@@ -85,6 +77,7 @@ export class Stream {
     on("screen", (screen, _id, now) => this.dispatch({type: "screen", screen, now}));
     on("history", (history, _id, now) => this.dispatch({type: "history", minutes: history.minutes, now}));
     on("earlier", (earlier, _id, now) => this.dispatch({type: "earlier", entries: earlier.entries, now}));
+    on("signals", (signals, _id, now) => this.dispatch({type: "signals", signals, now}));
     on("pulse", (pulse, _id, now) => this.dispatch({type: "pulse", pulse, now}));
     on("log", (log, id, now) => {
       this.after = id || this.after;

@@ -5,7 +5,7 @@ import {html} from "../markup.js";
 import {Copy, Name, Rows} from "./parts.js";
 
 /**
- * @param {{engines: {rows: import("../messages.js").Engine[], total: number, leftOut: number} | undefined, moment: number, act: import("../app.js").Act}} props
+ * @param {{engines: {rows: import("../messages.js").Engine[], total: number, leftOut: number} | undefined, moment: number, act: import("../types.js").Act}} props
  */
 export function Engines({engines, moment, act}) {
   if (!engines || engines.rows.length === 0) {

@@ -8,16 +8,16 @@ import {Copy, Name, Part, Rows, Sentence, useHeldOrder} from "./parts.js";
 const ROWS = 60;
 
 /**
- * @param {{shown: import("../selection.js").Selection, isFiltered: boolean, act: import("../app.js").Act}} props
+ * @param {{shown: import("../types.js").Selection, isFiltered: boolean, act: import("../types.js").Act}} props
  */
 export function Failures({shown, isFiltered, act}) {
   const {shown: rows, more, handlers} = useHeldOrder(shown.entries.slice(0, ROWS), (entry) => entry.position);
   const waiting = more > 0 ? `${more} newer, below until you leave the table` : "";
   const note = [waiting, shown.entries.length > ROWS ? `the newest ${ROWS} of ${shown.entries.length}` : ""];
-  return html`<${Part} id="failures" title="Failures and changes" note=${note.filter(Boolean).join("; ")}>
-    ${rows.length === 0
-      ? html`<p class="empty">${isFiltered ? "No failure and no change that the filter lets through." : "No failure and no change in the last 15 minutes."}</p>`
-      : html`<${Rows} label="Failures and changes" columns=${["time", "what happened", "engine"]} handlers=${handlers}>
+  const none = isFiltered ? "No failure and no change that the filter lets through." : "No failure and no change in the last 15 minutes.";
+  return html`<${Part} id="failures" title="Failures and changes" note=${note.filter(Boolean).join("; ")} none=${rows.length === 0 && none}>
+    ${rows.length > 0 &&
+      html`<${Rows} label="Failures and changes" columns=${["time", "what happened", "engine"]} handlers=${handlers}>
           ${rows.map(
             (entry) =>
               html`<tr key=${entry.position} class=${`entry ${entry.severity}`}>

@@ -6,6 +6,7 @@ import {Dialog} from "./panel.js";
 export const KEYS = [
   ["?", "this help"],
   ["1 2 3 4 5", "to the verdict, the peers, the waits, the failures, the policy"],
+  ["s", "to the signals; in a plot ← → move by 5 s, Home and End to its ends, Enter goes back to that moment"],
   ["t", "to the time slider; ← → move it by 5 s, Page Up and Page Down by a minute and a half, End is now"],
   ["l", "back to now"],
   ["n, p, e", "engines, policies, events"],
@@ -13,7 +14,7 @@ export const KEYS = [
 ];
 
 /**
- * @param {{state: import("../state.js").State, act: import("../app.js").Act}} props
+ * @param {{state: import("../types.js").State, act: import("../types.js").Act}} props
  */
 export function Help({state, act}) {
   if (!state.help) {

@@ -7,23 +7,25 @@ import {Help} from "./help.js";
 import {PanelView} from "./panel.js";
 import {Peers} from "./peers.js";
 import {Policy} from "./policy.js";
+import {SignalsView} from "./signals.js";
 import {AsOf, Timeline} from "./timeline.js";
 import {Banners, VerdictView} from "./verdict.js";
 import {Waits} from "./waits.js";
 
 /**
- * @param {{state: import("../state.js").State, act: import("../app.js").Act}} props
+ * @param {{state: import("../types.js").State, act: import("../types.js").Act}} props
  */
 export function Page({state, act}) {
   const shown = selection(state);
   const scrubbed = state.scrub !== null;
   return html`<div class=${["page", scrubbed ? "past" : "", state.connected ? "" : "stale"].join(" ")}>
     <${Header} state=${state} act=${act} />
-    <main>
+    <main class=${isCalm(shown) ? "calm" : ""}>
       <p class="unseen" aria-live="polite" id="said">${state.screen?.verdict.sentence ?? ""}</p>
       <${AsOf} state=${state} shown=${shown} act=${act} />
       <${VerdictView} shown=${shown} scrubbed=${scrubbed} act=${act} />
       <${Banners} banners=${[...tokenBanners(state), ...(shown.screen?.banners ?? [])]} gaps=${state.gaps} />
+      <${SignalsView} state=${state} act=${act} />
       <div class="parts">
         <${Peers} shown=${shown} clock=${shown.moment} act=${act} />
         <${Waits} shown=${shown} act=${act} />
@@ -38,9 +40,18 @@ export function Page({state, act}) {
 }
 
 /**
+ * Returns whether no list has anything that is wrong: the signals take the room.
+ *
+ * @param {import("../types.js").Selection} shown
+ */
+function isCalm({screen, entries}) {
+  return screen !== null && entries.length === 0 && screen.waits.rows.length === 0 && screen.verdict.causes.length === 0;
+}
+
+/**
  * The top line: whose page it is, what it is filtered by, how old the data is, and what can be opened.
  *
- * @param {{state: import("../state.js").State, act: import("../app.js").Act}} props
+ * @param {{state: import("../types.js").State, act: import("../types.js").Act}} props
  */
 function Header({state, act}) {
   const fresh = freshness(state);
@@ -71,7 +82,7 @@ function Header({state, act}) {
 /**
  * What the page is filtered by; a click takes it away.
  *
- * @param {{filter: import("../filter.js").Filter, act: import("../app.js").Act}} props
+ * @param {{filter: import("../types.js").Filter, act: import("../types.js").Act}} props
  */
 function Chips({filter, act}) {
   const chips = Object.entries(filter).filter(([, value]) => value);

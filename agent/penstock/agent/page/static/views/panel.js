@@ -9,10 +9,10 @@ import {Sections} from "./sections.js";
 import {WRITABLE, Writes} from "./write.js";
 
 /**
- * @typedef {import("../filter.js").Panel} Panel
+ * @typedef {import("../types.js").Panel} Panel
  * @typedef {import("../messages.js").Detail} Detail
- * @typedef {import("../state.js").State} State
- * @typedef {import("../app.js").Act} Act
+ * @typedef {import("../types.js").State} State
+ * @typedef {import("../types.js").Act} Act
  */
 
 /**

@@ -70,15 +70,15 @@ function CopyIcon() {
 }
 
 /**
- * A part of the page with its heading.
+ * A part of the page with its heading; an empty one is a line.
  *
- * @param {{id: string, title: string, note?: string, aside?: Children, children?: Children}} props
+ * @param {{id: string, title: string, note?: string, none?: Children, children?: Children}} props `none`: why it is empty
  */
-export function Part({id, title, note = "", aside = null, children}) {
-  return html`<section id=${id} tabindex="-1" aria-labelledby=${`${id}-title`}>
+export function Part({id, title, note = "", none = "", children}) {
+  return html`<section id=${id} class=${none ? "none" : ""} tabindex="-1" aria-labelledby=${`${id}-title`}>
     <header class="part">
       <h2 id=${`${id}-title`}>${title}</h2>
-      ${note && html`<p class="note">${note}</p>`} ${aside}
+      ${none && html`<p class="empty">${none}</p>`} ${note && html`<p class="note">${note}</p>`}
     </header>
     ${children}
   </section>`;

@@ -1,14 +1,14 @@
 /** The table of peers and engines: what is the matter between each two. */
 import {panelOf} from "../filter.js";
-import {counted, minuteOfDay, span} from "../format.js";
+import {counted, lasting, minuteOfDay, span} from "../format.js";
 import {html} from "../markup.js";
 import {Copy, Name, Part, Scrolled, Sentence, useHeldOrder} from "./parts.js";
 
 /**
  * @typedef {import("../messages.js").PeerCell} PeerCell
  * @typedef {import("../messages.js").PeerRow} PeerRow
- * @typedef {import("../app.js").Act} Act
- * @typedef {import("../selection.js").Selection} Selection
+ * @typedef {import("../types.js").Act} Act
+ * @typedef {import("../types.js").Selection} Selection
  */
 
 /**
@@ -33,14 +33,12 @@ export function Peers({shown, clock, act}) {
 function Table({peers, engines, unlisted, note, clock, act}) {
   const {shown, held, handlers} = useHeldOrder(peers.rows, (/** @type {PeerRow} */ row) => row.address);
   const known = new Map(engines.map((engine) => [engine.key, engine]));
-  return html`<${Part} id="peers" title="Peers by engine" note=${[note, held ? "order held" : ""].filter(Boolean).join("; ")}>
-    ${shown.length === 0
-      ? html`<p class="empty">
-          ${unlisted
-            ? html`<${Unlisted} engine=${unlisted} act=${act} />`
-            : peers.rows.length === 0 && note ? "The filter hides all peers." : peers.sentence || "No peer is known."}
-        </p>`
-      : html`<${Scrolled} label="Peers by engine">
+  const sentence = peers.rows.length === 0 && note ? "The filter hides all peers." : peers.sentence || "No peer is known.";
+  const none = shown.length === 0 && (unlisted ? html`<${Unlisted} engine=${unlisted} act=${act} />` : sentence);
+  const timed = peers.rows.some((row) => row.cells.some((cell) => cell.p99 !== null)) ? "a time is the p99 of waits in the last minute" : "";
+  return html`<${Part} id="peers" title="Peers by engine" note=${[note, timed, held ? "order held" : ""].filter(Boolean).join("; ")} none=${none}>
+    ${shown.length > 0 &&
+      html`<${Scrolled} label="Peers by engine">
           <table ...${handlers}>
             <thead>
               <tr>
@@ -96,7 +94,7 @@ function Row({row, act}) {
             : html`<button
                 type="button"
                 class="cell"
-                title=${cell.reason || cell.text}
+                title=${[cell.reason, waited(cell)].filter(Boolean).join("; ") || cell.text}
                 onClick=${() => act.open(panelOf("peer", {engine: cell.engine, peer: row.address}))}
               >
                 ${cell.text || cell.condition}
@@ -108,6 +106,16 @@ function Row({row, act}) {
 }
 
 /**
+ * Says how long requests waited for a peer, now and before.
+ *
+ * @param {PeerCell} cell
+ */
+function waited({p99, p99Before}) {
+  const before = p99Before === null ? "" : `, ${lasting(p99Before * 1000)} in the hour before`;
+  return p99 === null ? "" : `p99 of waits in the last minute ${lasting(p99 * 1000)}${before}`;
+}
+
+/**
  * What the journal counted in a minute before the tab was opened.
  *
  * @param {{shown: Selection, act: Act}} props
@@ -115,13 +123,13 @@ function Row({row, act}) {
 function MinuteOfPeers({shown, act}) {
   const minute = shown.minute;
   if (!minute) {
-    return html`<${Part} id="peers" title="Peers by engine"><p class="empty">${shown.note ? "The journal has no counts of that minute." : "Waiting for the first answer."}</p><//>`;
+    return html`<${Part} id="peers" title="Peers by engine" none=${shown.note ? "The journal has no counts of that minute." : "Waiting for the first answer."} />`;
   }
   const title = `Failures and deferrals from ${minuteOfDay(minute.time)} to ${minuteOfDay(minute.time + 60_000)}`;
-  return html`<${Part} id="peers" title=${title}>
-    ${minute.cells.length === 0
-      ? html`<p class="empty">The journal has no failure and no deferral of that minute.</p>`
-      : html`<${Scrolled} label=${title}>
+  const none = minute.cells.length === 0 && "The journal has no failure and no deferral of that minute.";
+  return html`<${Part} id="peers" title=${title} none=${none}>
+    ${minute.cells.length > 0 &&
+      html`<${Scrolled} label=${title}>
           <table>
             <thead>
               <tr><th scope="col">peer</th><th scope="col">engine</th><th scope="col">counts</th></tr>

@@ -5,7 +5,7 @@ import {html} from "../markup.js";
 import {Copy, Name, Part, Rows} from "./parts.js";
 
 /**
- * @param {{shown: import("../selection.js").Selection, act: import("../app.js").Act}} props
+ * @param {{shown: import("../types.js").Selection, act: import("../types.js").Act}} props
  */
 export function Policy({shown, act}) {
   const policy = shown.screen?.policy;
@@ -18,10 +18,10 @@ export function Policy({shown, act}) {
   ];
   const filtered = more ? "The filter hides all fields that are listed." : "The filter hides all fields.";
   const none = policy ? (hidden > 0 ? filtered : policy.sentence) : "The policy of that time is not known to this tab.";
-  return html`<${Part} id="policy" title="Policy in force" note=${notes.filter(Boolean).join("; ")}>
-    ${!policy || policy.rows.length === 0
-      ? html`<p class="empty">${none}</p>`
-      : html`<${Rows} label="Policy in force" columns=${["field", "value", "set by", "engines"]}>
+  return html`<${Part} id="policy" title="Policy in force" note=${notes.filter(Boolean).join("; ")} none=${!policy?.rows.length && none}>
+    ${policy !== undefined &&
+      policy.rows.length > 0 &&
+      html`<${Rows} label="Policy in force" columns=${["field", "value", "set by", "engines"]}>
           ${policy.rows.map(
             (row) =>
               html`<tr key=${`${row.field} ${row.value} ${row.policy}`}>

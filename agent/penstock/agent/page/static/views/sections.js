@@ -6,7 +6,7 @@ import {Copy, Name, Scrolled} from "./parts.js";
 
 /**
  * @typedef {import("../messages.js").Section} Section
- * @typedef {import("../app.js").Act} Act
+ * @typedef {import("../types.js").Act} Act
  */
 
 /**
@@ -88,8 +88,7 @@ function linked({cells, link}) {
 }
 
 /**
- * The spans of both sides on one time axis, each with what it says below it. What a request waited for before its first token
- * lies in its bar, in the colours of the signals: how long, not when.
+ * The spans of both sides on one time axis, each with what it says below it, and the gates of a request in its bar.
  *
  * @param {{section: import("../messages.js").WaterfallSection}} props
  */
@@ -120,7 +119,7 @@ function Waterfall({section}) {
               <svg viewBox="0 0 300 12" preserveAspectRatio="none" aria-hidden="true">
                 <rect class="axis" x="0" y="5.5" width="300" height="1" />
                 <rect x=${x(row.start)} y="1" width=${Math.max(2, x(row.end) - x(row.start))} height="10" />
-                ${placed(row).map((part) => html`<rect class=${`gate ${part.gate}`} x=${x(part.start)} y="1" width=${x(part.end) - x(part.start)} height="10" />`)}
+                ${(row.gates ?? []).map(({gate, start, end}) => html`<rect fill=${`var(--gate-${gate})`} x=${x(start)} y="1" width=${x(end) - x(start)} height="10" />`)}
               </svg>
             </td>
           </tr>
@@ -135,22 +134,15 @@ function Waterfall({section}) {
 }
 
 /**
- * Returns where the gates of a request lie in its bar, one after the other.
+ * The gates of a request by their colours.
  *
- * @param {import("../messages.js").WaterfallRow} row
+ * @param {{row: import("../messages.js").WaterfallRow}} props
  */
-function placed(row) {
-  let end = row.start;
-  return (row.gates ?? []).map(({gate, seconds}) => {
-    const start = end;
-    end = Math.min(row.end, start + seconds * 1000);
-    return {gate, start, end};
-  });
-}
-
-/** @param {{row: import("../messages.js").WaterfallRow}} props */
 function Gates({row}) {
   return (row.gates ?? []).map(
-    ({gate, seconds}) => html` <span class="gate-name"><i class=${`gate ${gate}`}></i>${gate.replaceAll("_", " ")} ${lasting(seconds * 1000)}</span>`,
+    ({gate, start, end}) => html` <span class="gate">
+      <svg viewBox="0 0 8 8" aria-hidden="true"><rect width="8" height="8" fill=${`var(--gate-${gate})`} /></svg>
+      ${" "}${gate.replaceAll("_", " ")} ${lasting(end - start)}
+    </span>`,
   );
 }

@@ -4,12 +4,12 @@ import {html} from "../markup.js";
 import {STEP, WINDOW} from "../scrub.js";
 
 const MINUTE = 60_000;
-const HEIGHT = 26;
+const HEIGHT = 14;
 
 /**
- * @typedef {import("../state.js").State} State
- * @typedef {import("../app.js").Act} Act
- * @typedef {import("../selection.js").Selection} Selection
+ * @typedef {import("../types.js").State} State
+ * @typedef {import("../types.js").Act} Act
+ * @typedef {import("../types.js").Selection} Selection
  */
 
 /**
@@ -41,10 +41,11 @@ export function Timeline({state, shown, act}) {
     act.scrub(time >= end ? null : time);
   };
   const first = state.screens.at(0);
+  const label = labelOf(shown.counts);
   return html`<section class="time" aria-label="The last 15 minutes">
     <span class="note">${minuteOfDay(end - WINDOW)}</span>
     <div class="track">
-      <${Bars} counts=${shown.counts} from=${end - WINDOW} opened=${first ? first.now : end} />
+      <${Bars} counts=${shown.counts} label=${label} from=${end - WINDOW} opened=${first ? first.now : end} />
       <input
         id="time"
         type="range"
@@ -58,27 +59,34 @@ export function Timeline({state, shown, act}) {
       />
     </div>
     <span class="note">now</span>
+    <span class="note counted" aria-hidden="true">${label}</span>
   </section>`;
+}
+
+/**
+ * Says how many failures there were, and in which minute most of them.
+ *
+ * @param {import("../types.js").MinuteCount[]} counts
+ */
+function labelOf(counts) {
+  const total = counts.reduce((sum, count) => sum + count.failures, 0);
+  const worst = counts.reduce((one, other) => (other.failures > one.failures ? other : one));
+  return total === 0
+    ? "No failures in the last 15 minutes"
+    : `${counted(total, "failure")} in the last 15 minutes, most at ${minuteOfDay(worst.time)}: ${worst.failures}`;
 }
 
 /**
  * Failures of each minute. What is older than the tab is paler: of it there are counts only.
  *
- * @param {{counts: import("../scrub.js").MinuteCount[], from: number, opened: number}} props
+ * @param {{counts: import("../types.js").MinuteCount[], label: string, from: number, opened: number}} props
  */
-function Bars({counts, from, opened}) {
+function Bars({counts, label, from, opened}) {
   const most = Math.max(1, ...counts.map((count) => count.failures));
-  const total = counts.reduce((sum, count) => sum + count.failures, 0);
-  const worst = counts.find((count) => count.failures === most);
-  const label =
-    total === 0
-      ? "No failures in the last 15 minutes"
-      : `${counted(total, "failure")} in the last 15 minutes, most at ${minuteOfDay(worst?.time ?? from)}: ${most}`;
   /** @param {number} time */
   const x = (time) => (Math.max(0, time - from) / WINDOW) * 900;
-  return html`<p class="note" aria-hidden="true">${label}</p>
-  <svg viewBox=${`0 0 900 ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${label}>
-    ${counts.map((count) => {
+  return html`<svg viewBox=${`0 0 900 ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${label}>
+    ${counts.filter((count) => count.failures > 0).map((count) => {
       const height = (count.failures / most) * (HEIGHT - 2);
       return html`<rect
         key=${count.time}

@@ -5,11 +5,11 @@ import {Copy, Name} from "./parts.js";
 
 /**
  * @typedef {import("../messages.js").Cause} Cause
- * @typedef {import("../app.js").Act} Act
+ * @typedef {import("../types.js").Act} Act
  */
 
 /**
- * @param {{shown: import("../selection.js").Selection, scrubbed: boolean, act: Act}} props
+ * @param {{shown: import("../types.js").Selection, scrubbed: boolean, act: Act}} props
  */
 export function VerdictView({shown, scrubbed, act}) {
   const whole = shown.whole?.verdict;

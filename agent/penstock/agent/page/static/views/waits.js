@@ -5,7 +5,7 @@ import {html} from "../markup.js";
 import {Copy, Name, Part, Rows, Sentence, useHeldOrder} from "./parts.js";
 
 /**
- * @param {{shown: import("../selection.js").Selection, act: import("../app.js").Act}} props
+ * @param {{shown: import("../types.js").Selection, act: import("../types.js").Act}} props
  */
 export function Waits({shown, act}) {
   const waits = shown.screen?.waits;
@@ -18,10 +18,9 @@ export function Waits({shown, act}) {
     hidden > 0 ? `${hidden} hidden by the filter` : "",
     held ? "order held" : "",
   ];
-  return html`<${Part} id="waits" title="Waits now" note=${notes.filter(Boolean).join("; ")}>
-    ${rows.length === 0
-      ? html`<p class="empty">${emptySentence(waits, hidden)}</p>`
-      : html`<${Rows} label="Waits now" columns=${["for", "request", "what it waits for"]} handlers=${handlers}>
+  return html`<${Part} id="waits" title="Waits now" note=${notes.filter(Boolean).join("; ")} none=${rows.length === 0 && emptySentence(waits, hidden)}>
+    ${rows.length > 0 &&
+      html`<${Rows} label="Waits now" columns=${["for", "request", "what it waits for"]} handlers=${handlers}>
           ${rows.map(
             (row) =>
               html`<tr key=${`${row.engine} ${row.request}`}>

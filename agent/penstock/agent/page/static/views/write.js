@@ -5,10 +5,10 @@ import {Copy} from "./parts.js";
 import {Sections} from "./sections.js";
 
 /**
- * @typedef {import("../requests.js").WriteBody} WriteBody
- * @typedef {import("../requests.js").WriteKind} WriteKind
+ * @typedef {import("../types.js").WriteBody} WriteBody
+ * @typedef {import("../types.js").WriteKind} WriteKind
  * @typedef {import("../messages.js").WriteAnswer} WriteAnswer
- * @typedef {import("../app.js").Act} Act
+ * @typedef {import("../types.js").Act} Act
  */
 
 /** Seconds that a pause and a quarantine last unless the user types another number. */
@@ -20,7 +20,7 @@ export const WRITABLE = new Set(["engine", "peer", "policy"]);
 /**
  * The writes that belong to a detail.
  *
- * @param {{panel: import("../filter.js").Panel, detail: import("../messages.js").Detail, act: Act}} props
+ * @param {{panel: import("../types.js").Panel, detail: import("../messages.js").Detail, act: Act}} props
  */
 export function Writes({panel, detail, act}) {
   switch (panel.kind) {
