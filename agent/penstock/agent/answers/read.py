@@ -48,6 +48,8 @@ _BOUNDS: Final = {
     "GetStatus": Bounds(size=1 << 20, rows=1_024, entries=1 << 14),
     "ListEngines": _OF_ENGINES,
     "ListPairs": _OF_ENGINES,
+    # 180 slots of 77 buckets.
+    "GetSignals": Bounds(size=1 << 20, rows=256, entries=1 << 15),
     "ListPolicies": Bounds(rows=4_096),
     "Diagnose": Bounds(rows=4_096),
     "ListEvents": _OF_LOG,

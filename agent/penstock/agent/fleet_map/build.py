@@ -208,8 +208,9 @@ def _against_usual(speed: admin.PairSpeed) -> tuple[float, float, float]:
 
 def _edge(key: _EdgeKey, link: _Link) -> MapEdge:
     """Return the edge; of both ends the one counts that has seen more, as both count the same transfers."""
-    row, reports = link.worst, link.reports.values()
-    size = _most(report.bytes for report in reports)
+    row = link.worst
+    report = max(link.reports.values(), key=lambda each: each.transfers or -1)
+    size = report.bytes
     bad = bool(badness(row.condition))
     return MapEdge(
         *key,
@@ -218,8 +219,8 @@ def _edge(key: _EdgeKey, link: _Link) -> MapEdge:
         row.cause,
         max(row.condition_since.ToNanoseconds(), 0) if bad else 0,
         bytes_per_second=None if size is None else size / WINDOW_SECONDS,
-        transfers=_most(report.transfers for report in reports),
-        failed=_most(report.failed for report in reports),
+        transfers=report.transfers,
+        failed=report.failed,
         speed=_known(link.speed.bytes_per_second) if link.speed and link.speed.count else None,
         usual_speed=_known(link.speed.usual_bytes_per_second)
         if link.speed and link.speed.usual_count
@@ -245,10 +246,6 @@ def _put_down(edges: Collection[MapEdge], about: Mapping[_EdgeKey, str]) -> Iter
 
 def _sum(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else one + other
-
-
-def _most(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 def _known(speed: float) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import structlog
@@ -95,8 +96,10 @@ class Aggregator:
         self._suspects = SuspectAnswers()
         self._latencies = PeerLatencies()
         self._speeds = PairSpeeds()
-        # Not saved: what an agent did not see is not known.
+        # Not saved: what an agent did not see is not known. With a lock of their own, as a dump holds the other for long, and
+        # the loop notes queues meanwhile.
         self._signals = Signals()
+        self._signals_lock = threading.Lock()
 
     def apply(self, source: Source, contents: BatchColumns) -> None:
         """Count a committed batch: in the order of the log, once each. It has passed the limits of the ingest.
@@ -138,7 +141,8 @@ class Aggregator:
         try:
             self._latencies.apply(key, contents)
             self._speeds.apply(key, contents)
-            self._signals.apply(key, contents)
+            with self._signals_lock:
+                self._signals.apply(key, contents)
         except Exception as error:  # noqa: BLE001  (the windows miss this batch; the counters have it)
             troubles.append(Trouble("peer windows", error))
 
@@ -157,7 +161,8 @@ class Aggregator:
                     series.clear()
             if not event.forgotten.HasField("peer"):
                 del self._engines[key]
-                self._signals.forget(key)
+                with self._signals_lock:
+                    self._signals.forget(key)
 
     def account(self, epoch: int) -> Account | None:
         """Return how many entries of a source were counted; None if that is not known from its first batch on."""
@@ -237,21 +242,23 @@ class Aggregator:
 
     def note_queue(self, key: EngineKey, when: int, queue: QueueSample | None) -> None:
         """Note that an engine was seen at *when* (nanoseconds by its clock), and what it had, if it tells."""
-        with self._lock:
+        with self._signals_lock:
             self._signals.note(key, when, queue)
 
     def signals(self, key: EngineKey, first: int, last: int) -> dict[int, SignalSlot] | None:
         """Return the known slots of an engine by index, from *first* to *last*; None without room for it."""
-        with self._lock:
+        with self._signals_lock:
             return self._signals.slots(key, first, last) if self._signals.knows(key) else None
 
     def refill_signals(self, batches: Iterable[tuple[Source, BatchColumns]]) -> None:
         """Replace the slots by those of *batches*, which the log holds."""
         signals = Signals()
         for source, contents in batches:
-            if source.process != AGENT_PROCESS:
-                signals.apply(source.key, contents)
-        with self._lock:
+            # One that cannot be counted is missing, as it is among the counters.
+            with suppress(Exception):
+                if source.process != AGENT_PROCESS:
+                    signals.apply(source.key, contents)
+        with self._signals_lock:
             self._signals = signals
 
     def dump(self) -> bytes:

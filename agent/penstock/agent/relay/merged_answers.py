@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.lookups import DEFAULT_SLOW, ORDERS, add_waiting, sum_signals
+from penstock.agent.admin.lookups import DEFAULT_SLOW, ORDERS, add_waiting
 from penstock.agent.bill import bounded_lines, sum_costs
 from penstock.agent.diagnosis import merge_diagnoses
 from penstock.agent.pairs import list_pairs
@@ -88,11 +88,6 @@ def pairs(answers: Sequence[Named], _: admin.ListPairsRequest) -> admin.ListPair
             qualify(engine.key, name)
         found += answer.engines
     return list_pairs(found)
-
-
-def signals(answers: Sequence[Named], _: admin.GetSignalsRequest) -> admin.Signals:
-    """Return what the engines of all did together."""
-    return sum_signals(answer for _, answer in answers)
 
 
 def holders(answers: Sequence[Named], _: admin.ListHoldersRequest) -> admin.ListHoldersResponse:

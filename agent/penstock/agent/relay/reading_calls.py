@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.agent.admin.lookups import server_ejections
+from penstock.agent.admin.lookups import AgentSignals, server_ejections, sum_signals
 from penstock.agent.errors import PenstockError
 from penstock.agent.relay import merged_answers, merged_sides
 from penstock.agent.relay.asking import AskingService, author_at_agents, for_agent, named_answers
@@ -71,7 +71,6 @@ class ReadingCalls(AskingService):
 
     ListEngines = _merged("ListEngines", merged_answers.engines)
     ListPairs = _merged("ListPairs", merged_answers.pairs)
-    GetSignals = _merged("GetSignals", merged_answers.signals)
     ListRequests = _merged("ListRequests", merged_answers.requests)
     ListHolders = _merged("ListHolders", merged_answers.holders)
     ListEvents = _merged("ListEvents", merged_answers.events)
@@ -158,6 +157,13 @@ class ReadingCalls(AskingService):
         found: admin.EffectivePolicy = answer
         qualify(found.key, name)
         return found
+
+    async def GetSignals(self, request: admin.GetSignalsRequest, context: Call) -> admin.Signals:  # noqa: N802
+        """Return what the engines of all agents did together, by our clock."""
+        answers = await self._ask("GetSignals", request, context)
+        ahead = {agent.place.name: round(agent.clock_offset * 1e9) for agent in self._fleet.agents()}
+        said = [AgentSignals(answer, ahead.get(name, 0)) for name, answer in named_answers(answers)]
+        return await asyncio.to_thread(sum_signals, said, time.time_ns())
 
     async def ListSuspects(  # noqa: N802
         self, request: admin.ListSuspectsRequest, context: Call

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.admin.lookups import note_queues, signals_of, sum_signals
+from penstock.agent.admin.lookups import AgentSignals, note_queues, signals_of, sum_signals
 from penstock.agent.batch import BatchColumns
 from penstock.agent.metrics import SLOT_NANO, Aggregator
 from penstock.agent.model import EngineKey
@@ -75,6 +75,14 @@ def test_an_older_engine_does_not_tell_of_its_queue() -> None:
     assert (slot.engines, slot.queues, slot.requests) == (1, 0, 0)
 
 
+def test_what_a_silent_process_has_is_not_known() -> None:
+    """Its stream is open, and its last word is old: its queue of then is none of now."""
+    aggregator, views = Aggregator(), [_view("0", Snapshot(queue={"running": 9})), _view("1")]
+    note_queues(aggregator, views, TIME + 10 * SECOND)
+
+    assert not signals_of(aggregator, views, 0, TIME + 30 * SECOND).slots
+
+
 def test_what_a_paused_engine_does_is_not_known() -> None:
     """Its hooks report nothing, which is not nothing."""
     aggregator, views = Aggregator(), [_view("0", Snapshot(), paused=True)]
@@ -125,15 +133,39 @@ _ANSWERS = st.builds(
 )
 
 
-@given(st.lists(_ANSWERS, max_size=4))
-def test_agents_that_lie_are_summed_without_an_error(answers: list[admin.Signals]) -> None:
-    """Sums stay within the fields, slots in order and of one width, whoever is summed first."""
-    merged = sum_signals(answers)
-    again = sum_signals(reversed(answers))
+@given(st.lists(st.builds(AgentSignals, _ANSWERS, st.integers(-(10**12), 10**12)), max_size=4))
+def test_agents_that_lie_are_summed_without_an_error(said: list[AgentSignals]) -> None:
+    """Sums stay within the fields, slots in order and not of the future, whoever is summed first."""
+    merged = sum_signals(said, _NOW)
 
     starts = [slot.start_unix_nano for slot in merged.slots]
     assert starts == sorted({*starts})
-    assert merged == again
-    wanted = sum(slot.requests for each in answers if each.slot_nano == SLOT_NANO for slot in each.slots)
-    if wanted <= _MOST:
-        assert sum(slot.requests for slot in merged.slots) == wanted
+    assert all(start <= _NOW for start in starts)
+    assert merged == sum_signals(reversed(said), _NOW)
+
+
+def _said(*places: int, ahead: int = 0) -> AgentSignals:
+    slots = [
+        admin.SignalSlot(start_unix_nano=_START + place * SLOT_NANO + ahead, engines=1, requests=10)
+        for place in places
+    ]
+    return AgentSignals(admin.Signals(slot_nano=SLOT_NANO, engines=1, slots=slots), ahead)
+
+
+def _sums(*said: AgentSignals) -> dict[int, int]:
+    merged = sum_signals(said, _NOW)
+    return {(slot.start_unix_nano - _START) // SLOT_NANO: slot.requests for slot in merged.slots}
+
+
+def test_a_slot_that_one_agent_has_not_told_yet_waits_for_it() -> None:
+    """Half of a sum would be told as the whole; an agent that is far behind is not waited for."""
+    assert _sums(_said(0, 1, 2), _said(0, 1)) == {0: 20, 1: 20}
+    assert _sums(_said(0, 1, 2), _said(-9)) == {-9: 10, 0: 10, 1: 10, 2: 10}
+    assert _sums(_said(1, 2), _said()) == {1: 10, 2: 10}
+
+
+def test_agents_with_other_clocks_are_summed_by_ours() -> None:
+    """What one of them says of next week is of no slot."""
+    minute = 60 * SECOND
+    assert _sums(_said(0, 1), _said(0, 1, ahead=minute)) == {0: 20, 1: 20}
+    assert _sums(_said(0, 1), _said(120_000)) == {0: 10, 1: 10}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -123,34 +126,46 @@ def test_transfers_count_by_direction_and_end() -> None:
 
 
 def test_what_nobody_saw_is_not_known() -> None:
-    """Before the first look entries tell; from then on a look has to."""
+    """A look tells of a slot, and so does an entry; between them nothing is known."""
     found = _signals(Batch(events=[closed(1, when=TIME - 9 * SLOT_NANO)]))
     for ago in (6, 5, 2):
         found.note(_KEY, TIME - ago * SLOT_NANO, QueueSample(1, 0, 0, 10))
 
     slots = _slots(found)
-    assert [_AT - index for index in slots] == [9, 8, 7, 6, 5, 2]
-    assert slots[_AT - 8] == SignalSlot()
+    assert [_AT - index for index in slots] == [9, 6, 5, 2]
+    assert slots[_AT - 6] == SignalSlot(queue=QueueSample(1, 0, 0, 10))
+    assert [_AT - index for index in found.slots(_KEY, _AT - 8, _AT - 5)] == [6, 5]
 
 
-def test_an_engine_without_looks_is_known_between_its_entries() -> None:
-    """A log that is read again has no looks."""
-    found = _signals(Batch(events=[closed(each, when=TIME - each * SLOT_NANO) for each in (1, 4)]))
+def test_a_clock_that_cannot_be_is_not_seen() -> None:
+    """Its entries are left out, so that its slots would say that it does nothing."""
+    found = _signals()
+    found.note(_KEY, TIME + 3600 * SECOND, None)
+    assert not _slots(found)
 
-    assert [_AT - index for index in _slots(found)] == [4, 3, 2, 1]
-    assert [_AT - index for index in found.slots(_KEY, _AT - 3, _AT - 2)] == [3, 2]
+
+def test_an_engine_without_room_costs_next_to_nothing() -> None:
+    """It looks once whether another one's slots are over, and not at each request."""
+    found = _signals(cap=1)
+    found.note(_KEY, TIME, None)
+    other = EngineKey("", "1")
+    with patch.object(Signals, "_drop_idle", autospec=True, side_effect=Signals._drop_idle) as looks:
+        found.apply(other, BatchColumns(Batch(events=[closed(each, reason="abort") for each in range(50)])))
+    assert not found.knows(other)
+    assert looks.call_count == 50
+    assert found._none_idle_before == _AT + KEPT_SLOTS
 
 
 def test_slots_and_engines_are_bounded() -> None:
     """Fifteen minutes each; an engine whose slots are over gives way."""
-    found = _signals(cap=2)
+    late = TIME + (KEPT_SLOTS + 49) * SLOT_NANO
+    found = Signals(2, clock=lambda: late + KEPT_SLOTS * SLOT_NANO)
     for index in range(KEPT_SLOTS + 50):
         found.note(_KEY, TIME + index * SLOT_NANO, None)
     assert len(_slots(found)) == KEPT_SLOTS
     found.note(_KEY, TIME, None)
     assert len(_slots(found)) == KEPT_SLOTS
 
-    late = TIME + (KEPT_SLOTS + 49) * SLOT_NANO
     found.note(EngineKey("", "1"), late, None)
     found.note(EngineKey("", "2"), late, None)
     assert not found.knows(EngineKey("", "2"))
@@ -184,3 +199,27 @@ def test_the_aggregator_has_them_until_an_engine_is_forgotten() -> None:
     forgotten = Batch(events=[event("forgotten")])
     aggregator.apply(source(process=AGENT_PROCESS), BatchColumns(forgotten))
     assert aggregator.signals(_KEY, 0, _AT) == {}
+
+
+def test_a_queue_is_noted_while_the_counters_are_saved() -> None:
+    """A dump holds the counters for long, and the loop must not wait for it."""
+    aggregator = Aggregator()
+    with aggregator._lock:
+        noted = threading.Thread(target=aggregator.note_queue, args=(_KEY, time.time_ns(), None))
+        noted.start()
+        noted.join(60)
+        assert not noted.is_alive()
+
+
+def test_a_batch_that_cannot_be_counted_is_left_out_of_a_refill() -> None:
+    """A bundle with one opens."""
+    broken = transfers([(_MS, 1, PEER, TRANSFER_RESULT_OK)] * 2)
+    del broken.transfers.direction[:]
+    aggregator = Aggregator()
+    aggregator.refill_signals(
+        [(source(), BatchColumns(broken)), (source(), BatchColumns(Batch(events=[closed(1)])))]
+    )
+
+    found = aggregator.signals(_KEY, 0, _AT)
+    assert found is not None
+    assert [slot.requests for slot in found.values()] == [1]

@@ -135,7 +135,7 @@ def test_a_row_of_an_older_agent_has_no_traffic() -> None:
     found.apply(_KEY, BatchColumns(transfers([(5_000_000, 100, PEER, _OK)])))
     (row,) = json.loads(json.dumps(list(found.dump())))
     again = PeerLatencies(clock=lambda: TIME)
-    again.load([row[:-1]])
+    again.load([row[:-2]])
     windows = again.windows(_KEY, PEER, TIME)
     assert windows is not None
     assert windows.traffic == {}

@@ -46,6 +46,13 @@ def test_a_minute_is_as_long_as_what_is_known_of_it() -> None:
     assert second["FAILED"] == "-"
 
 
+def test_bytes_that_nobody_tells_are_not_0() -> None:
+    """Transfers of a connector that knows no sizes."""
+    found = signal_rows(admin.Signals(slot_nano=SLOT_NANO, slots=[_slot(0, loads_in=5)]), _NOW)
+    (row,) = (dict(zip(found.headers, each, strict=True)) for each in found.rows)
+    assert (row["IN"], row["OUT"], row["LOADS-IN/S"]) == ("-", "0 B/s", "1")
+
+
 def test_nothing_known_is_no_row() -> None:
     """An agent that has just begun."""
     assert not signal_rows(admin.Signals(), _NOW).rows

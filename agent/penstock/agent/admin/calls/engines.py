@@ -11,6 +11,7 @@ from penstock.agent.admin.lookups import (
     MergedPolicies,
     PeerSources,
     author_and_reason,
+    check_engine_names,
     clock_offsets,
     compared_counts,
     compared_engine,
@@ -87,8 +88,10 @@ async def list_ejections(
 
 
 async def get_signals(agent: AgentContext, request: admin.GetSignalsRequest) -> admin.Signals:
-    """Return what the selected engines did in the last 15 minutes, together."""
-    views = selected_views(agent, selection_of(request.selector))
+    """Return what the selected engines did in the last 15 minutes, together; NotFoundError for a name that is none."""
+    selection = selection_of(request.selector)
+    check_engine_names(agent, selection)
+    views = selected_views(agent, selection)
     now = int(agent.clock() * 1e9)
     since = now - request.since.ToNanoseconds() if request.HasField("since") else 0
     return await asyncio.to_thread(signals_of, agent.aggregator, views, since, now)

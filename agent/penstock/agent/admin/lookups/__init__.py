@@ -62,7 +62,13 @@ from penstock.agent.admin.lookups.requests import (
     slowest_requests,
 )
 from penstock.agent.admin.lookups.retirement import Retirement
-from penstock.agent.admin.lookups.signals import keep_sampling, note_queues, signals_of, sum_signals
+from penstock.agent.admin.lookups.signals import (
+    AgentSignals,
+    keep_sampling,
+    note_queues,
+    signals_of,
+    sum_signals,
+)
 from penstock.agent.admin.lookups.targets import (
     FeedState,
     PolicyStates,
@@ -88,6 +94,7 @@ __all__ = [
     "MAX_UINT32",
     "ORDERS",
     "AgentContext",
+    "AgentSignals",
     "DifferentWeights",
     "EventScan",
     "FeedState",

@@ -13,7 +13,7 @@ from penstock.agent.admin.lookups.known_peers import PEER_METRICS, UNNAMED, Pres
 from penstock.agent.admin.lookups.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
 from penstock.agent.admin.lookups.peer_conditions import PeerOrder
 from penstock.agent.aio import ThreadYield
-from penstock.agent.metrics import TrafficSum
+from penstock.agent.metrics import WAYS, TrafficSum
 from penstock.agent.metrics.catalogue import from_log as c
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
@@ -172,7 +172,7 @@ def _add_traffic(summary: admin.PeerSummary, ways: set[Way], windows: PeerWindow
     known = {} if windows is None else windows.traffic
     for channel, direction in sorted(ways | known.keys()):
         traffic = summary.traffic.add(channel=channel, direction=direction)
-        if windows is None:
+        if windows is None or (channel, direction) not in WAYS:
             continue
         moved = known.get((channel, direction), _NOTHING_MOVED)
         traffic.last_15_minutes.transfers_ok = moved.ok

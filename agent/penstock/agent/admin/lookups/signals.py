@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from operator import add, attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 from penstock.agent.admin.lookups.known_peers import clock_offsets
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.agent.admin.lookups.context import AgentContext
     from penstock.agent.metrics import Aggregator, SignalSlot
     from penstock.agent.sources import EngineView
-    from penstock.proto.v1.snapshot_pb2 import SchedulerQueue
+    from penstock.proto.v1.snapshot_pb2 import SchedulerQueue, Snapshot
 
 _log = structlog.get_logger(__name__)
 
@@ -31,6 +31,10 @@ _log = structlog.get_logger(__name__)
 _LOOK_SECONDS: Final = 2.0
 # What an engine's entries take on their way, at most, while all is well.
 _SETTLED_NANO: Final = 1_000_000_000
+# A process reports once a second.
+_FRESH_NANO: Final = 5_000_000_000
+# Slots by which the newest ones of agents may be apart: they are asked at the same time, and one may be late.
+_APART: Final = 2
 _COUNTED: Final = (
     "engines", "requests", "failed", "recomputed", "first_tokens", "loads_in", "bytes_in", "loads_out", "bytes_out",
     "queues", "running", "waiting", "held_blocks", "total_blocks",
@@ -55,16 +59,20 @@ async def keep_sampling(agent: AgentContext) -> None:
 def note_queues(aggregator: Aggregator, views: Sequence[EngineView], now: int) -> None:
     """Note what each connected engine has at *now*, nanoseconds by the agent's clock.
 
-    One that is paused reports nothing: what it does is not known.
+    One that is paused reports nothing, and one whose processes are silent may do anything: that is not known.
     """
     ahead = clock_offsets(views)
     for view in views:
-        if view.connected and not view.paused:
-            aggregator.note_queue(view.key, now + ahead.get(view.key, 0), _sample(view))
+        snapshots = [
+            live.snapshot
+            for live in view.sources
+            if live.connected and live.snapshot is not None and now - live.last_seen_unix_nano <= _FRESH_NANO
+        ]
+        if snapshots and view.connected and not view.paused:
+            aggregator.note_queue(view.key, now + ahead.get(view.key, 0), _sample(snapshots))
 
 
-def _sample(view: EngineView) -> QueueSample | None:
-    snapshots = [live.snapshot for live in view.sources if live.connected and live.snapshot is not None]
+def _sample(snapshots: Sequence[Snapshot]) -> QueueSample | None:
     queues: list[SchedulerQueue] = [each.queue for each in snapshots if each.HasField("queue")]
     if not queues:
         return None
@@ -152,19 +160,37 @@ def _counts(slot: SignalSlot) -> tuple[int, ...]:
     )  # fmt: skip
 
 
-def sum_signals(answers: Iterable[admin.Signals]) -> admin.Signals:
-    """Return what several agents say together, by the clock of each."""
+class AgentSignals(NamedTuple):
+    """What one agent answers, and its clock minus ours, nanoseconds."""
+
+    answer: admin.Signals
+    ahead: int = 0
+
+
+def sum_signals(said: Iterable[AgentSignals], now: int) -> admin.Signals:
+    """Return what several agents say together, in the slots of our clock.
+
+    Left out are slots that cannot be at *now*, nanoseconds, and the newest ones that an agent which answers in time has not told yet.
+    """
     engines = left_out = 0
     totals = _Totals()
-    for answer in answers:
+    newest: list[int] = []
+    last = now // SLOT_NANO
+    for answer, ahead in said:
         engines += answer.engines
         left_out += answer.engines_left_out
+        moved, told = round(ahead / SLOT_NANO), 0
         # An agent with slots of another width would be another version; its sums fit no slot of ours.
         for slot in answer.slots if answer.slot_nano == SLOT_NANO else ():
-            totals[slot.start_unix_nano].add(_read_counts(slot), _read_gates(slot.gates), slot.times)
+            index = slot.start_unix_nano // SLOT_NANO - moved
+            if last - KEPT_SLOTS - _APART <= index <= last:
+                told = max(told, index)
+                totals[index * SLOT_NANO].add(_read_counts(slot), _read_gates(slot.gates), slot.times)
+        newest.append(told)
+    first_last = min((each for each in newest if each >= max(newest) - _APART), default=0)
     return admin.Signals(
         slot_nano=SLOT_NANO,
         engines=clamp_unsigned(engines, MAX_UINT32),
         engines_left_out=clamp_unsigned(left_out, MAX_UINT32),
-        slots=totals.messages(),
+        slots=[slot for slot in totals.messages() if slot.start_unix_nano <= first_last * SLOT_NANO],
     )

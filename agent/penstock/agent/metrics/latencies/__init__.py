@@ -20,12 +20,13 @@ from penstock.agent.metrics.latencies.speeds import (
     with_siblings,
 )
 from penstock.agent.metrics.latencies.time_slots import DurationWindow, DurationWindows
-from penstock.agent.metrics.latencies.traffic import TrafficSum, Way
+from penstock.agent.metrics.latencies.traffic import WAYS, TrafficSum, Way
 
 __all__ = [
     "KEPT_SLOTS",
     "SIZE_CLASSES",
     "SLOT_NANO",
+    "WAYS",
     "DurationWindow",
     "DurationWindows",
     "PairKey",

@@ -55,7 +55,7 @@ _NO_LOADS: Final = frozenset(
 )
 
 # Of what is saved of a peer, the last columns as they are without them: no failed load, no durations, nothing moved.
-_LATER: Final[tuple[Any, ...]] = (0, 0, (0, ()), ())
+_LATER: Final[tuple[Any, ...]] = (0, 0, (0, ()), (), (0, ()))
 
 # A peer, or its place in a batch's table of strings.
 _P = TypeVar("_P", int, str)
@@ -72,7 +72,7 @@ class PeerWindows:
             looks.
         waits: deferrals of requests that waited for it.
         failures_last_minute: without collateral ones.
-        failures_last_15_minutes: likewise.
+        failures_last_15_minutes: of loads: also without those of the side that keeps the blocks.
         traffic: what was moved in the last 15 minutes, by channel and direction.
         answered: when the newest transfer succeeded, nanoseconds, to the finest slot; 0 for not known.
         unanswered: when the newest attempt to load from it failed, nanoseconds; 0 if a transfer has succeeded since.
@@ -112,6 +112,7 @@ class _Peer:
     transfers: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS))
     waits: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS))
     failures: TimeSlots = field(default_factory=lambda: TimeSlots(1))
+    failed_loads: TimeSlots = field(default_factory=lambda: TimeSlots(1, QUARTER))
     least: TimeSlots = field(default_factory=lambda: TimeSlots(BUCKETS, QUARTER))
     traffic: Traffic = field(default_factory=Traffic)
     failed_load: int = 0
@@ -177,6 +178,7 @@ class PeerLatencies:
             if found is not None:
                 found.failures.add(when, {0: 1})
                 if mode not in _NO_LOADS:
+                    found.failed_loads.add(when, {0: 1})
                     found.load_failed(when)
         self._apply_traffic(key, contents, latest)
 
@@ -202,7 +204,7 @@ class PeerLatencies:
                 found.unanswered,
                 found.unanswered_since,
                 _least_windows(found.least, now),
-                found.failures.sum(now - _QUARTER, now + _AHEAD_NANO)[0],
+                found.failed_loads.sum(now - _QUARTER, now + _AHEAD_NANO)[0],
                 found.traffic.sum(now - _QUARTER, now + _AHEAD_NANO),
             )
         return found.windows
@@ -242,7 +244,8 @@ class PeerLatencies:
         for (key, peer), found in sorted(self._peers.items(), key=lambda item: item[0]):
             slots = (found.transfers.dump(), found.waits.dump(), found.failures.dump())
             loads = (found.failed_load, found.failing_since)
-            yield [key, peer, *slots, *loads, found.least.dump(), found.traffic.dump()]
+            later = (found.least.dump(), found.traffic.dump(), found.failed_loads.dump())
+            yield [key, peer, *slots, *loads, *later]
 
     def load(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take over what :meth:`dump` returned.
@@ -254,13 +257,14 @@ class PeerLatencies:
         peers = {}
         for key, name, transfers, waits, failures, *later in rows:
             # An older agent wrote fewer.
-            failed, since, least, traffic = [*later, *_LATER[len(later) :]]
+            failed, since, least, traffic, failed_loads = [*later, *_LATER[len(later) :]]
             peers[EngineKey(*key), name] = _Peer(
                 TimeSlots.load(BUCKETS, transfers),
                 TimeSlots.load(BUCKETS, waits),
                 TimeSlots.load(1, failures),
-                TimeSlots.load(BUCKETS, least, QUARTER),
-                Traffic.load(traffic),
+                least=TimeSlots.load(BUCKETS, least, QUARTER),
+                traffic=Traffic.load(traffic),
+                failed_loads=TimeSlots.load(1, failed_loads, QUARTER),
                 failed_load=int(failed),
                 failing_since=int(since),
             )

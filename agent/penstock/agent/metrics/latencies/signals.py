@@ -68,7 +68,6 @@ class SignalSlot:
         times: how many of these there are in each bucket of ``BOUNDS``.
         received: state that came into this engine.
         sent: state that it gave.
-        seen: the engine was seen in it.
         queue: the newest; None where the engine was not seen, or does not tell of it.
 
     """
@@ -81,8 +80,13 @@ class SignalSlot:
     times: dict[int, int] = field(default_factory=dict)
     received: Moved = _NOTHING
     sent: Moved = _NOTHING
-    seen: bool = False
     queue: QueueSample | None = None
+
+
+@dataclass(slots=True)
+class _Kept:
+    slots: dict[int, SignalSlot] = field(default_factory=dict)
+    newest: int = 0
 
 
 class Signals:
@@ -97,7 +101,9 @@ class Signals:
     def __init__(self, cap: int = MAX_SIGNALLED, clock: Callable[[], int] = time.time_ns) -> None:
         self._cap = cap
         self._clock = clock
-        self._engines: dict[EngineKey, dict[int, SignalSlot]] = {}
+        self._engines: dict[EngineKey, _Kept] = {}
+        # Nothing can be idle before this slot: keeps engines without room from scanning each time.
+        self._none_idle_before = 0
 
     def apply(self, key: EngineKey, contents: BatchColumns) -> None:
         """Count a batch of an engine. It has passed the limits of the ingest."""
@@ -110,22 +116,22 @@ class Signals:
 
     def note(self, key: EngineKey, when: int, queue: QueueSample | None) -> None:
         """Note that an engine was seen at *when*, nanoseconds by its clock, and what it had; None if it does not tell."""
+        # Entries of such a clock are left out: that it was seen would say that it did nothing.
+        if when > self._clock() + _AHEAD_NANO:
+            return
         slot = self._slot(key, when // SLOT_NANO)
         if slot is not None:
-            slot.seen, slot.queue = True, queue
+            slot.queue = queue
 
     def slots(self, key: EngineKey, first: int, last: int) -> dict[int, SignalSlot]:
         """Return copies of the known slots of an engine from the index *first* to *last*, both included.
 
-        While its queue was seen, a slot in which it was not is not known; before, from its first entry on, it did nothing.
+        A slot is known if the engine was seen in it, or has an entry in it.
         """
-        kept = self._engines.get(key, {})
-        found = {index: _copy(slot) for index, slot in kept.items() if first <= index <= last}
-        # Before the first look at its queue, entries tell that it was there.
-        seen = min((index for index, slot in kept.items() if slot.seen), default=max(kept, default=0))
-        for index in range(max(first, min(kept, default=0)), min(seen - 1, last) + 1):
-            found.setdefault(index, SignalSlot())
-        return dict(sorted(found.items()))
+        kept = self._engines.get(key)
+        if kept is None:
+            return {}
+        return {index: _copy(slot) for index, slot in sorted(kept.slots.items()) if first <= index <= last}
 
     def knows(self, key: EngineKey) -> bool:
         """Return whether an engine has slots, or room for them."""
@@ -141,21 +147,25 @@ class Signals:
         if kept is None:
             if len(self._engines) >= self._cap and not self._drop_idle(index):
                 return None
-            kept = self._engines[key] = {}
-        slot = kept.get(index)
+            kept = self._engines[key] = _Kept()
+        slot = kept.slots.get(index)
         if slot is None:
-            newest = max(kept, default=index)
-            if index <= newest - KEPT_SLOTS:
+            if index <= kept.newest - KEPT_SLOTS:
                 return None
-            if index > newest:
-                for old in [each for each in kept if each <= index - KEPT_SLOTS]:
-                    del kept[old]
-            slot = kept[index] = SignalSlot()
+            if index > kept.newest:
+                kept.newest = index
+                for old in [each for each in kept.slots if each <= index - KEPT_SLOTS]:
+                    del kept.slots[old]
+            slot = kept.slots[index] = SignalSlot()
         return slot
 
     def _drop_idle(self, now: int) -> bool:
-        oldest = min(self._engines, key=lambda key: max(self._engines[key], default=0))
-        if max(self._engines[oldest], default=0) > now - KEPT_SLOTS:
+        if now < self._none_idle_before:
+            return False
+        oldest = min(self._engines, key=lambda key: self._engines[key].newest)
+        over = self._engines[oldest].newest + KEPT_SLOTS
+        if now < over:
+            self._none_idle_before = over
             return False
         del self._engines[oldest]
         return True

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 Way: TypeAlias = tuple[int, int]
 """``Channel`` and ``Direction`` of the wire, the latter as the engine sees it."""
 
-# What an agent does not know takes no memory of it.
-_WAYS: Final = frozenset(
+WAYS: Final = frozenset(
     (channel, direction)
     for channel in (common.CHANNEL_KV, common.CHANNEL_EC, common.CHANNEL_EPLB)
     for direction in (common.DIRECTION_RECEIVE, common.DIRECTION_SEND)
 )
+"""What is summed: what an agent does not know takes no memory of it."""
 _KEY: Final = ("channel", "direction", "peer", "result")
 
 
@@ -68,7 +68,7 @@ class Traffic:
         for way, moved in ways.items():
             slots = self._slots.get(way)
             if slots is None:
-                if way not in _WAYS:
+                if way not in WAYS:
                     continue
                 slots = self._slots[way] = TimeSlots(_SIZE, QUARTER, SUMS)
             slots.add(time, dict(enumerate(moved)))
@@ -91,7 +91,7 @@ class Traffic:
         """
         found = cls()
         for channel, direction, state in rows:
-            if (channel, direction) in _WAYS:
+            if (channel, direction) in WAYS:
                 found._slots[channel, direction] = TimeSlots.load(_SIZE, state, QUARTER, SUMS)
         return found
 

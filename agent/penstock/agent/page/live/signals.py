@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+import structlog
 from penstock.agent.page.live.entries import Message
 from penstock.agent.page.screen import signals_message
 from penstock.agent.page.wire import AnswerError, encode
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.agent.page.wire import AdminCalls
+
+_log = structlog.get_logger(__name__)
 
 _EVERY_SECONDS: Final = 5.0
 # Slots of entries that may come late are told again.
@@ -29,8 +32,11 @@ async def keep_telling(calls: AdminCalls, publish: Callable[[Message], None]) ->
     """Give the newest slots to *publish* every five seconds, with some before them; until cancelled."""
     while True:
         await asyncio.sleep(_EVERY_SECONDS)
-        for item in await _asked(calls, _AGAIN_SECONDS, whole=False):
-            publish(item)
+        try:
+            for item in await _asked(calls, _AGAIN_SECONDS, whole=False):
+                publish(item)
+        except Exception:  # noqa: BLE001  (a message that fails leaves slots that the next one tells)
+            _log.exception("the signals cannot be told; please report it")
 
 
 async def _asked(calls: AdminCalls, seconds: int, *, whole: bool) -> list[Message]:

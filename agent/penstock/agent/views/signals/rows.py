@@ -72,7 +72,7 @@ def _cells(values: SlotValues) -> tuple[str, ...]:
         *(_seconds(each) for each in (values.ttft_p50, values.ttft_p99)),
         _longest(values),
         *(text.NONE if each is None else f"{each:.0f}" for each in (values.running, values.waiting)),
-        *(speed_words(each) for each in (values.bytes_in, values.bytes_out)),
+        *(text.NONE if each is None else speed_words(each) for each in (values.bytes_in, values.bytes_out)),
         *(
             text.NONE if each is None else f"{each:.1%}"
             for each in (values.failed, values.recomputed, values.held)

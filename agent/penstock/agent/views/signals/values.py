@@ -28,8 +28,8 @@ class SlotValues:
         waiting: requests.
         loads_in: transfers per second.
         loads_out: transfers per second.
-        bytes_in: bytes per second.
-        bytes_out: bytes per second.
+        bytes_in: bytes per second; None also where the connector tells no sizes.
+        bytes_out: likewise.
         failed: share of the requests that ended.
         recomputed: likewise.
         held: share of the KV blocks.
@@ -44,8 +44,8 @@ class SlotValues:
     waiting: float | None
     loads_in: float
     loads_out: float
-    bytes_in: float
-    bytes_out: float
+    bytes_in: float | None
+    bytes_out: float | None
     failed: float | None
     recomputed: float | None
     held: float | None
@@ -64,12 +64,17 @@ def slot_values(slot: admin.SignalSlot, seconds: float) -> SlotValues:
         waiting=slot.waiting if slot.queues else None,
         loads_in=slot.loads_in / seconds,
         loads_out=slot.loads_out / seconds,
-        bytes_in=slot.bytes_in / seconds,
-        bytes_out=slot.bytes_out / seconds,
+        bytes_in=_bytes(slot.loads_in, slot.bytes_in, seconds),
+        bytes_out=_bytes(slot.loads_out, slot.bytes_out, seconds),
         failed=_ratio(slot.failed, slot.requests),
         recomputed=_ratio(slot.recomputed, slot.requests),
         held=_ratio(slot.held_blocks, slot.total_blocks),
     )
+
+
+def _bytes(transfers: int, size: int, seconds: float) -> float | None:
+    """Return bytes per second; None where transfers ended whose size their connector does not tell."""
+    return None if transfers and not size else size / seconds
 
 
 def _quantile(slot: admin.SignalSlot, ratio: float) -> float | None:

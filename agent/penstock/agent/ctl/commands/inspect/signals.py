@@ -38,11 +38,13 @@ def signals(client: Client, keys: tuple[EngineKey, ...], selector: str, output: 
         show(answer, output)
         return
     rows = signal_rows(answer, current_time())
-    if not rows.rows:
-        say(nothing_fits(selector, "nothing is known of the last 15 minutes: no engine was seen"))
-        return
-    shown = rows if output == "wide" else rows.narrow()
-    say_table(shown.headers, shown.rows)
+    if rows.rows:
+        shown = rows if output == "wide" else rows.narrow()
+        say_table(shown.headers, shown.rows)
+    elif answer.engines:
+        say("nothing is known of the last 15 minutes: no engine was seen", err=True)
+    else:
+        say(nothing_fits(selector, "there are no engines"), err=True)
     if answer.engines_left_out:
         left = text.count(answer.engines_left_out, "engine")
         say(f"{left} of {answer.engines} are not counted: an agent has room for 128", err=True)

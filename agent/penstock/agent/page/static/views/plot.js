@@ -85,6 +85,9 @@ function point(chart, time) {
  */
 function pressed(event, {signals, range, read, onPick}, chart) {
   const ends = {ArrowLeft: moved(signals, read.time, -1), ArrowRight: moved(signals, read.time, 1), Home: moved(signals, range.from, 0), End: moved(signals, null, 0)};
+  if (event.altKey || event.ctrlKey || event.metaKey) {
+    return;
+  }
   if (event.key in ends) {
     point(chart, Math.min(range.to, Math.max(range.from, ends[/** @type {keyof typeof ends} */ (event.key)])));
   } else if (event.key === "Enter" && read.time !== null) {

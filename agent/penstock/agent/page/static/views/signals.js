@@ -32,15 +32,17 @@ export function SignalsView({state, act}) {
   if (!signals || signals.requests.length === 0) {
     return html`<section id="signals" class="none" tabindex="-1" aria-labelledby="signals-title">
       <h2 id="signals-title">Signals</h2>
-      <p class="empty">${asked.error || (engine ? `Asking for the signals of ${engine} …` : noneSentence(state))}</p>
+      <p class="empty">${asked.error || (signals ? "Nothing is known of the last 15 minutes." : engine ? `Asking for the signals of ${engine} …` : noneSentence(state))}</p>
     </section>`;
   }
   const end = Math.floor(state.clock / STEP) * STEP;
   const read = reading(signals, cursor, state.scrub, state.clock);
   // A slot is as wide as two pixels: a sign is found from beside it, too.
   const here = marksAt(marks, read.time && read.time - 2 * signals.step, 5 * signals.step);
-  const whose = engine ? `of ${engine}` : signals.engines === 1 ? "of the one engine" : `of ${counted(signals.engines, "engine")} together`;
-  const notes = [whose, peer || field ? "of all peers: these are not filtered by peer or field" : "", asked.error];
+  const known = read.slot === null ? null : signals.known[read.slot];
+  const part = known !== null && known < signals.engines ? `${known} of ` : "";
+  const whose = engine ? `of ${engine}` : signals.engines === 1 ? "of the one engine" : `of ${part}${counted(signals.engines, "engine")} together`;
+  const notes = [whose, signals.leftOut ? `${signals.leftOut} without room are not counted` : "", peer || field ? "of all peers: these are not filtered by peer or field" : "", asked.error];
   /** @param {number} time */
   const pick = (time) => act.scrub(time >= end ? null : time);
   return html`<section id="signals" class="signals" tabindex="-1" aria-labelledby="signals-title">
