@@ -39,8 +39,8 @@ export function SignalsView({state, act}) {
   const read = reading(signals, cursor, state.scrub, state.clock);
   // A slot is as wide as two pixels: a sign is found from beside it, too.
   const here = marksAt(marks, read.time && read.time - 2 * signals.step, 5 * signals.step);
-  const known = read.slot === null ? null : signals.known[read.slot];
-  const part = known !== null && known < signals.engines ? `${known} of ` : "";
+  const known = read.slot === null ? null : signals.known?.[read.slot];
+  const part = known && known < signals.engines ? `${known} of ` : "";
   const whose = engine ? `of ${engine}` : signals.engines === 1 ? "of the one engine" : `of ${part}${counted(signals.engines, "engine")} together`;
   const notes = [whose, signals.leftOut ? `${signals.leftOut} without room are not counted` : "", peer || field ? "of all peers: these are not filtered by peer or field" : "", asked.error];
   /** @param {number} time */
