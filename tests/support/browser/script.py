@@ -58,6 +58,8 @@ def signals(moment: int | None = None, slots: int = 180, **changes: Any) -> dict
         "step": _STEP,
         "whole": True,
         "engines": 3,
+        "leftOut": 0,
+        "known": [3] * slots,
         "requests": wave(8, 17, 4),
         "ttftP50": wave(0.2, 14, 0.1),
         "ttftP99": wave(0.9, 30, 0.6),

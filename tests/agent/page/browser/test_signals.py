@@ -236,3 +236,12 @@ def test_on_a_phone_nothing_is_cut_off_sideways_and_in_the_dark_lines_are_light(
     assert len(set(lefts)) == 1
     tab.size(390, 844, dark=True)
     tab.until(lambda: tab.js(_PAINTED, "held", "accent", 0, 1) > 50)
+
+
+def test_it_says_of_how_many_engines_the_numbers_are(tab: Tab, server: ScriptedServer) -> None:
+    """Of those that are known now, and which are not counted at all; a server that does not tell is shown, too."""
+    shown(tab, server, signals(known=[3] * 179 + [2], leftOut=1))
+    tab.until_text("#signals .note", "of 2 of 3 engines together; 1 without room are not counted")
+    older = {name: value for name, value in signals().items() if name not in {"known", "leftOut"}}
+    shown(tab, server, older)
+    tab.until_text("#signals .note", "of 3 engines together")
