@@ -59,6 +59,19 @@ def test_every_answer_is_safe_to_show(agent: AgentProcess) -> None:
         assert headers["Server"] == "penstock"
 
 
+def test_files_are_sent_compressed(agent: AgentProcess) -> None:
+    """To who takes it; both are the same script, by the same ETag."""
+    page = page_of(agent)
+    plain = ask(page, "/static/app.js")
+    small = ask(page, "/static/app.js", {"Accept-Encoding": "gzip"})
+
+    assert "Content-Encoding" not in plain.headers
+    assert small.headers["Content-Encoding"] == "gzip"
+    assert plain.headers["ETag"] == small.headers["ETag"]
+    assert plain.headers["Vary"] == small.headers["Vary"] == "Accept-Encoding"
+    assert int(small.headers["Content-Length"]) < int(plain.headers["Content-Length"]) // 2
+
+
 def test_files_are_asked_for_once(agent: AgentProcess) -> None:
     """By their ETag; what is beside them is not served."""
     page = page_of(agent)

@@ -9,9 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from penstock.agent.page.files import read_files
 
 ROOT = Path(__file__).parents[3]
 TESTS = sorted(Path(__file__).parent.glob("js/*.test.js"))
+STATIC = ROOT / "agent" / "penstock" / "agent" / "page" / "static"
 TOOLS = ROOT / ".cache" / "page-tools" / "node_modules"
 NODE = shutil.which("node")
 
@@ -50,3 +52,32 @@ def test_pure_functions_do_what_their_tests_say() -> None:
 def test_types_are_right() -> None:
     """TypeScript finds nothing in the scripts, strictly."""
     run(TOOLS / "typescript" / "bin" / "tsc", "-p", "tests/agent/page/tsconfig.json")
+
+
+@pytest.mark.skipif(
+    NODE is None or not (TOOLS / "typescript").is_dir(),
+    reason="needs node and TypeScript (scripts/need-page-tools.sh)",
+)
+def test_scripts_without_comments_do_the_same(tmp_path: Path) -> None:
+    """What is sent of each script is, to TypeScript, the script without its comments."""
+    scripts = [path for path in STATIC.rglob("*.js") if path.parent.name != "vendor"]
+    served = read_files()
+    for path in scripts:
+        name = str(path.relative_to(STATIC))
+        (tmp_path / name.replace("/", "-")).write_bytes(served[name].content)
+        (tmp_path / f"{name.replace('/', '-')}.whole").write_bytes(path.read_bytes())
+    compare = tmp_path / "compare.cjs"
+    compare.write_text(
+        """
+const fs = require("fs"), ts = require(process.argv[2]);
+const options = {compilerOptions: {removeComments: true, allowJs: true, target: "esnext", module: "esnext"}};
+const bare = (file) => ts.transpileModule(fs.readFileSync(file, "utf8"), options).outputText;
+const files = process.argv.slice(3);
+for (const file of files) {
+  if (bare(file) !== bare(`${file}.whole`)) { console.error(file); process.exitCode = 1; }
+}
+console.log(files.length);
+"""
+    )
+    sent = sorted(tmp_path.glob("*.js"))
+    assert int(run(compare, TOOLS / "typescript", *sent)) == len(scripts) > 20

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import time
 from dataclasses import dataclass, field
-from importlib import resources
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from aiohttp import web
 from penstock.agent.errors import AccessError, StateError
 from penstock.agent.page import access
 from penstock.agent.page.details import WRITES, ask_detail, json_object
+from penstock.agent.page.files import read_files, takes_gzip
 from penstock.agent.page.live import MAX_ID_CHARACTERS, MAX_SECONDS, Hub, message, read
 from penstock.agent.page.wire import ANSWER_SECONDS, AdminCalls, AnswerError, encode, plain
 from penstock.agent.server import TcpAddress
@@ -25,8 +24,7 @@ from penstock.agent.views.command_lines import PROGRAM, hinted
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from importlib.resources.abc import Traversable
+    from collections.abc import Callable
 
     from aiohttp.typedefs import Handler
     from penstock.agent.page.live import Positions
@@ -56,13 +54,6 @@ _WRITE_SECONDS = 30.0
 _LAST_WORD_SECONDS = 1.0
 _MAX_SECONDS_DIGITS = 6
 _MAX_SENTENCE = 4_000
-
-_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
 
 INDEX = "index.html"
 """The document."""
@@ -219,10 +210,13 @@ class PageServer:
         file = self._files.get(name)
         if file is None:
             raise AnswerError(404, f"the page has no file {name[:100]!r}")
-        headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
+        headers = {"ETag": file.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         if request.headers.get("If-None-Match") == file.etag:
             return web.Response(status=304, headers=headers)
-        return web.Response(body=file.content, headers={**headers, "Content-Type": file.content_type})
+        headers["Content-Type"] = file.content_type
+        if takes_gzip(request.headers.get("Accept-Encoding", "")):
+            return web.Response(body=file.gzipped, headers={**headers, "Content-Encoding": "gzip"})
+        return web.Response(body=file.content, headers=headers)
 
     async def _question(self, request: web.Request) -> web.StreamResponse:
         if self._questions.locked():
@@ -325,30 +319,6 @@ def _seconds(request: web.Request) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > _MAX_SECONDS_DIGITS:
         raise AnswerError(400, "seconds is a whole number")
     return min(int(text), MAX_SECONDS)
-
-
-class File(NamedTuple):
-    """A file as it is served."""
-
-    content: bytes
-    content_type: str
-    etag: str
-
-
-def read_files() -> dict[str, File]:
-    """Return the files by their names, such as ``views/peers.js``; those of other types are not served."""
-    return dict(_walk(resources.files("penstock.agent.page") / "static", ""))
-
-
-def _walk(directory: Traversable, prefix: str) -> Iterator[tuple[str, File]]:
-    for each in sorted(directory.iterdir(), key=lambda item: item.name):
-        suffix = each.name[each.name.rfind(".") :]
-        if each.is_dir():
-            yield from _walk(each, f"{prefix}{each.name}/")
-        elif suffix in _TYPES:
-            content = each.read_bytes()
-            etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            yield prefix + each.name, File(content, _TYPES[suffix], etag)
 
 
 @dataclass(frozen=True, slots=True)
