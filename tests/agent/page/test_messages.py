@@ -12,7 +12,7 @@ import pytest
 from penstock.agent.page.details.detail import Detail, Link, Section, WriteAnswer
 from penstock.agent.page.live.entries import LogEntry
 from penstock.agent.page.live.history import Minute
-from penstock.agent.page.screen import Screen, signals_message
+from penstock.agent.page.screen import Screen, ShownMap, signals_message
 from penstock.proto.v1 import admin_pb2 as admin
 
 ROOT = Path(__file__).parents[3]
@@ -90,6 +90,7 @@ def types_of_the_scripts() -> dict[str, str]:
         ("Section", Section),
         ("Link", Link),
         ("WriteAnswer", WriteAnswer),
+        ("FleetMap", ShownMap),
     ],
 )
 def test_the_scripts_types_are_what_is_sent(name: str, kind: Any) -> None:

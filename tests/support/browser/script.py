@@ -32,7 +32,15 @@ def stream(moment: int | None = None) -> dict[str, Any]:
 
 def opening(messages: dict[str, Any]) -> list[Message]:
     """Return what a stream begins with."""
-    names = (("hello", ""), ("history", ""), ("log", "1044"), ("screen", ""), ("signals", ""), ("pulse", ""))
+    names = (
+        ("hello", ""),
+        ("history", ""),
+        ("log", "1044"),
+        ("screen", ""),
+        ("signals", ""),
+        ("map", ""),
+        ("pulse", ""),
+    )
     return [(name, messages[name], position) for name, position in names]
 
 
@@ -77,6 +85,57 @@ def signals(moment: int | None = None, slots: int = 180, **changes: Any) -> dict
     }
 
 
+def fleet_map(
+    prefills: int = 2, decodes: int = 4, moment: int | None = None, **changes: Any
+) -> dict[str, Any]:
+    """Return a map in which each decode reads from each prefill, the first of which is in trouble."""
+    columns = [
+        {"title": f"{role}s", "boxes": [_box(role, number) for number in range(count)]}
+        for role, count in (("prefill", prefills), ("decode", decodes))
+    ]
+    edges = [_edge(one, other) for one in range(prefills) for other in range(decodes)]
+    headers = ["FROM", "TO", "CHANNEL", "STATE", "SINCE", "GB/S", "FAILED", "SPEED"]
+    return {
+        "now": moment or now(),
+        "columns": columns,
+        "headers": headers,
+        "edges": edges,
+        "sentence": "",
+        **changes,
+    }
+
+
+def _box(role: str, number: int) -> dict[str, Any]:
+    trouble = role == "prefill" and number == 0
+    return {
+        "name": f"{role}-{number}/0",
+        "notes": ["in trouble"] if trouble else [],
+        "kind": "trouble" if trouble else "",
+        "engines": [f"{role}-{number}/0"],
+        "peers": [f"10.0.{len(role)}.{number}:5600"],
+    }
+
+
+def _edge(prefill: int, decode: int) -> dict[str, Any]:
+    bad = prefill == 0
+    ends = (f"prefill-{prefill}/0", f"decode-{decode}/0")
+    words = ["failing for 2m", "kv 0 B/s"] if bad else ["kv 1.2 GB/s", "usually 9.6 GB/s"]
+    state, rest = (
+        ("failing", ("2m", "0.000", "100%", "-")) if bad else ("ok", ("-", "1.200", "0%", "9.6 GB/s"))
+    )
+    return {
+        "source": ends[0],
+        "target": ends[1],
+        "state": "error" if bad else "ok",
+        "dashes": "10 4" if bad else "",
+        "width": 1 if bad else 4.1,
+        "words": words,
+        "cells": [*ends, "kv", state, *rest],
+        "engine": ends[1],
+        "peer": f"10.0.7.{prefill}:5600",
+    }
+
+
 def crowded(messages: dict[str, Any]) -> dict[str, Any]:
     """Return the messages of a fleet in trouble: as many rows of each kind as the server sends."""
     screen, entries = messages["screen"], messages["log"]["entries"]
@@ -100,6 +159,7 @@ def crowded(messages: dict[str, Any]) -> dict[str, Any]:
             | {"causes": [cause | {"peer": f"peer-{number}"} for number in range(8)], "leftOut": 12},
         },
         "signals": signals(),
+        "map": fleet_map(6, 6),
         "log": {"entries": [entries[1] | {"position": f"{1000 + number}/0"} for number in range(200)]},
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.fleet_map.build import whole_map
 from penstock.agent.fleet_map.document import map_document
+from penstock.agent.fleet_map.drawing import Box, BoxColumn, columns, look_of, width_of
 from penstock.agent.fleet_map.graphs import dot_lines, mermaid_lines
 from penstock.agent.fleet_map.grouping import MOST_EDGES, MOST_NODES, grouped
 from penstock.agent.fleet_map.model import (
@@ -14,23 +15,29 @@ from penstock.agent.fleet_map.model import (
     MapGroup,
     MapNode,
 )
-from penstock.agent.fleet_map.table import edge_rows, group_rows, left_out_words
+from penstock.agent.fleet_map.table import edge_rows, edge_words, group_rows, left_out_words
 
 __all__ = [
     "MOST_EDGES",
     "MOST_NODES",
     "ROLES",
     "WINDOW_SECONDS",
+    "Box",
+    "BoxColumn",
     "FleetMap",
     "MapEdge",
     "MapGroup",
     "MapNode",
+    "columns",
     "dot_lines",
     "edge_rows",
+    "edge_words",
     "group_rows",
     "grouped",
     "left_out_words",
+    "look_of",
     "map_document",
     "mermaid_lines",
     "whole_map",
+    "width_of",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,7 +15,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 _ROLES: Final = {
     common.ROLE_ENCODER: "encoder",
@@ -75,6 +75,7 @@ def whole_map(
     *,
     only: Collection[str] = (),
     alone: bool = True,
+    between: Callable[[], None] = lambda: None,
 ) -> FleetMap:
     """Return the whole map, without groups and bounds.
 
@@ -84,16 +85,20 @@ def whole_map(
         pairs: engines with the speeds of their transfers; without them no speed is known.
         only: names of engines and addresses: edges that one of them is an end of; empty for all.
         alone: whether engines without an edge are on it.
+        between: called now and then, so that a thread lets others run.
 
     """
     nodes = {node.name: node for node in map(_engine_node, engines)}
     speeds = _speeds(pairs)
     links: dict[_EdgeKey, _Link] = {}
     wanted = set(only)
+    addresses: defaultdict[str, set[str]] = defaultdict(set)
     for row in peers:
         _add_row(links, nodes, row, speeds)
+        addresses[_peer_node(row)].add(row.peer.address)
         if row.peer.address in wanted:
             wanted.add(_peer_node(row))
+        between()
     found = [_edge(key, link) for key, link in links.items() if not only or not wanted.isdisjoint(key[:2])]
     about = {key: link.about for key, link in links.items()}
     edges = sorted(_put_down(found, about), key=lambda edge: edge.place)
@@ -101,7 +106,11 @@ def whole_map(
     ends = {end for edge in edges for end in (edge.source, edge.target)}
     kept = ends | (wanted if only else nodes.keys() if alone else set())
     return FleetMap(
-        in_columns(replace(node, in_trouble=name in trouble) for name, node in nodes.items() if name in kept),
+        in_columns(
+            replace(node, in_trouble=name in trouble, addresses=tuple(sorted(addresses[name])))
+            for name, node in nodes.items()
+            if name in kept
+        ),
         tuple(edges),
     )
 
@@ -226,6 +235,8 @@ def _edge(key: _EdgeKey, link: _Link) -> MapEdge:
         if link.speed and link.speed.usual_count
         else None,
         links_in_trouble=int(bad),
+        engine=text.engine(row.key),
+        peer=row.peer.address,
     )
 
 

@@ -79,6 +79,7 @@ def _groups(nodes: Iterable[MapNode]) -> tuple[MapGroup, ...]:
                 engines=sum(node.is_engine for node in some),
                 in_trouble=sum(node.in_trouble for node in some),
                 away=sum(node.is_engine and not node.connected for node in some),
+                addresses=tuple(address for node in some for address in node.addresses),
             )
         )
     return tuple(found)
@@ -134,6 +135,8 @@ def _total(source: str, target: str, channel: str, edges: list[MapEdge], at: str
         _median(edge.usual_speed for edge in edges),
         links=len(edges),
         links_in_trouble=sum(edge.links_in_trouble for edge in edges),
+        engine=worst.engine,
+        peer=worst.peer,
     )
 
 

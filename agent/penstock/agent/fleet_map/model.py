@@ -29,6 +29,7 @@ class MapNode:
         connected: whether the engine is connected to its agent.
         away_since_unix_nano: when an engine that is not connected was last seen; 0 for not known.
         in_trouble: whether an edge in trouble is put down to it, see `MapEdge.at`.
+        addresses: those that its peers know it at, in order.
 
     """
 
@@ -39,6 +40,7 @@ class MapNode:
     connected: bool = False
     away_since_unix_nano: int = 0
     in_trouble: bool = False
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class MapEdge:
         usual_speed: likewise of the day before.
         links: how many edges this is the sum of.
         links_in_trouble: of these.
+        engine: the engine that says the condition; of a sum, that of the worst edge.
+        peer: the address that it says it of.
 
     """
 
@@ -80,6 +84,8 @@ class MapEdge:
     usual_speed: float | None = None
     links: int = 1
     links_in_trouble: int = 0
+    engine: str = ""
+    peer: str = ""
 
     @property
     def failed_share(self) -> float | None:
@@ -104,6 +110,7 @@ class MapGroup:
         engines: known engines among them; the others are addresses.
         in_trouble: nodes that edges in trouble are put down to.
         away: engines that are not connected.
+        addresses: all of its nodes', in order.
 
     """
 
@@ -114,6 +121,7 @@ class MapGroup:
     engines: int
     in_trouble: int
     away: int
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

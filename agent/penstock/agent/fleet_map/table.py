@@ -111,12 +111,8 @@ def edge_words(edge: MapEdge, now: float) -> list[str]:
     return parts
 
 
-def group_words(group: MapGroup) -> str:
-    """Return a group with its counts: ``prefill · pool-a, 24 engines, 2 in trouble``."""
-    return ", ".join([group.name, *_counts(group)])
-
-
-def _counts(group: MapGroup) -> Iterable[str]:
+def group_counts(group: MapGroup) -> Iterable[str]:
+    """Yield how many a group has of what: ``24 engines``, ``2 in trouble``."""
     addresses = len(group.members) - group.engines
     if group.engines:
         yield text.count(group.engines, "engine")

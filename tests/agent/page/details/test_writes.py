@@ -235,6 +235,7 @@ def test_what_engines_say_is_text(fleet: tuple[AgentProcess, list[FakeEngine]]) 
             "hello",
             "history",
             "signals",
+            "map",
             "pulse",
             "screen",
             "log",

@@ -3,11 +3,11 @@ import {test} from "node:test";
 import {filtered, fromFragment, NO_FILTER, panelOf, toFragment} from "../../../../agent/penstock/agent/page/static/filter.js";
 import {messages} from "./support.js";
 
-const {screen} = messages();
+const {map, screen} = messages();
 
 test("A fragment says filter and panel, whatever the names are made of", () => {
   for (const name of ["serving/decode-0/0", "a&b=c#d", "<img onerror=x>", "ü %20+ 日本", ""]) {
-    const filter = {engine: name, peer: name, field: name};
+    const filter = {engine: name, peer: name, field: name, node: name};
     const panel = panelOf("peer", {engine: name, peer: name, id: name, name});
     assert.deepEqual(fromFragment(`#${toFragment(filter, panel)}`), {filter, panel});
   }
@@ -50,4 +50,19 @@ test("A field stands for the engines that have it in force", () => {
   assert.deepEqual(one.peers.engines, ["serving/decode-1/0"]);
   assert.deepEqual(one.policy.rows.map((row) => row.field), ["quarantine.after"]);
   assert.deepEqual(one.waits.rows, []);
+});
+
+test("A node of the map is its engines, and their peers that are its addresses", () => {
+  const peer = filtered(screen, {...NO_FILTER, node: "10.0.0.12:5600"}, map);
+  assert.deepEqual(peer.peers.rows.map((row) => row.address), ["10.0.0.12:5600"]);
+  assert.ok(peer.peers.rows.every((row) => row.cells.length === peer.peers.engines.length));
+  const engine = filtered(screen, {...NO_FILTER, node: "serving/decode-1/0"}, map);
+  assert.deepEqual(engine.peers.engines, ["serving/decode-1/0"]);
+  assert.deepEqual(engine.engines.rows.map((row) => row.key), ["serving/decode-1/0"]);
+});
+
+test("A node that is not on the map lets all through", () => {
+  const all = filtered(screen, {...NO_FILTER, node: "gone"}, map);
+  assert.deepEqual(all.peers.rows, screen.peers.rows);
+  assert.deepEqual(filtered(screen, {...NO_FILTER, node: "gone"}, null).waits.rows, screen.waits.rows);
 });

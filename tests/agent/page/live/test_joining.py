@@ -59,12 +59,12 @@ def _failure(batch: int) -> admin.LoggedEvent:
 
 
 async def _begun(tab: Tab) -> list[str]:
-    """Return the kinds of messages up to the earlier entries, but for screens, which come when they are made."""
+    """Return the kinds of messages up to the earlier entries, but for screens and maps, which come when they are made."""
     found: list[str] = []
     while not found or found[-1] != "earlier":
         item = await tab.next()
         assert item is not None
-        found += [item.event] if item.event != "screen" else []
+        found += [item.event] if item.event not in {"screen", "map"} else []
     return found
 
 

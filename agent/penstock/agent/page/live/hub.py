@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.page.live.entries import Message, message
+from penstock.agent.page.live.fleet_map import MapTeller
 from penstock.agent.page.live.follower import Follower
 from penstock.agent.page.live.history import ask_earlier, ask_history
 from penstock.agent.page.live.poller import ScreenPoller
@@ -47,6 +48,7 @@ class Hub:
         self._turn = asyncio.Lock()
         self._poller = ScreenPoller(calls, self._publish, since)
         self._follower = Follower(calls, lambda: tuple(self._tabs))
+        self._map = MapTeller(calls, self._publish)
         self._tellers: list[asyncio.Task[None]] = []
         self._closed = False
 
@@ -103,12 +105,17 @@ class Hub:
             return
         self._poller.start()
         if not self._tellers:
-            work = self._keep_pulsing(), keep_telling(self._calls, self._publish)
+            work = (
+                self._keep_pulsing(),
+                keep_telling(self._calls, self._publish),
+                self._map.keep_telling(),
+            )
             self._tellers = [asyncio.ensure_future(each) for each in work]
         pulse = self._pulse_message()
         for each in joining:
-            if self._poller.screen is not None:
-                each.tab.put(self._poller.screen)
+            for item in (self._poller.screen, self._map.message):
+                if item is not None:
+                    each.tab.put(item)
             each.tab.put(pulse)
         await self._tell(joining, ask_history)
         await self._tell(joining, ask_signals)
@@ -135,6 +142,7 @@ class Hub:
         tellers, self._tellers = self._tellers, []
         for each in tellers:
             each.cancel()
+        self._map.message = None
         await self._poller.stop()
         await self._follower.stop()
 

@@ -41,9 +41,12 @@ _DIAGNOSIS_SECONDS = 0.25
 _MAX_HASHES = 64
 
 
-# Share of a core that one question may take: what costs more is asked for less often. Three of them cost so much in a
-# large fleet, and the page has a twentieth in all.
-_SHARE = 0.008
+SHARE = 0.008
+"""Share of a core that one question may take: what costs more is asked for less often.
+
+Four of them cost so much in a large fleet, and the page has a twentieth in all.
+"""
+
 _LONGEST_SECONDS = 60.0
 _WAITS = 30
 
@@ -210,14 +213,16 @@ class Question:
     def pause(self, answer: ProtobufMessage, took: float) -> float:
         """Return the seconds to the next call, after an *answer* that *took* seconds: of a large fleet it is longer."""
         cost = took if self.costly else self.cost(answer)
-        return max(self.every, min(cost / _SHARE, _LONGEST_SECONDS))
+        return max(self.every, min(cost / SHARE, _LONGEST_SECONDS))
 
 
-def _cost_of_engines(answer: admin.ListEnginesResponse) -> float:
+def cost_of_engines(answer: admin.ListEnginesResponse) -> float:
+    """Return the seconds of CPU that an answer about engines takes."""
     return 80e-6 * len(answer.engines)
 
 
-def _cost_of_peers(answer: admin.ListPeersResponse) -> float:
+def cost_of_peers(answer: admin.ListPeersResponse) -> float:
+    """Return the same of one about peers."""
     # To rank one and to make its row; an agent that does not rank answers with a row for each.
     return 1.6e-6 * answer.total + 20e-6 * len(answer.peers)
 
@@ -234,7 +239,7 @@ def questions(since: float | None = None) -> tuple[Question, ...]:
             "ListEngines",
             admin.ListEnginesRequest(without_counters=True),
             1.0,
-            cost=_cost_of_engines,
+            cost=cost_of_engines,
             dated=True,
         ),
         Question(
@@ -242,7 +247,7 @@ def questions(since: float | None = None) -> tuple[Question, ...]:
             "ListPeers",
             admin.ListPeersRequest(most_peers=MOST_PEERS, most_engines=MOST_ENGINES),
             1.0,
-            cost=_cost_of_peers,
+            cost=cost_of_peers,
             dated=True,
         ),
         Question(

@@ -35,7 +35,8 @@ _UINT64 = 1 << 64
 MAX_WAITING_BYTES = 512 * 1024
 """Bytes that may wait for a tab; one that has not read so much is slow."""
 
-_SCREEN = "screen"
+# What is sent as a whole: the newest is enough.
+_WHOLE = frozenset({"screen", "map"})
 
 
 class Position(NamedTuple):
@@ -163,11 +164,11 @@ class Tab:
         self.ended = False
 
     def put(self, item: Message) -> None:
-        """Add a message. A screen takes the place of one that waits; what does not fit ends the tab."""
+        """Add a message. A screen and a map take the place of one that waits; what does not fit ends the tab."""
         if self.ended:
             return
-        if item.event == _SCREEN:
-            self._drop_screen()
+        if item.event in _WHOLE:
+            self._drop(item.event)
         if self._bytes + len(item.data) > MAX_WAITING_BYTES:
             self.end(
                 "slow",
@@ -216,7 +217,7 @@ class Tab:
         self._bytes = max(0, self._bytes - len(item.data))
         return item
 
-    def _drop_screen(self) -> None:
-        for item in [each for each in self._waiting if each.event == _SCREEN]:
+    def _drop(self, event: str) -> None:
+        for item in [each for each in self._waiting if each.event == event]:
             self._waiting.remove(item)
             self._bytes -= len(item.data)

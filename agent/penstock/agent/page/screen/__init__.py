@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.page.screen.build import build_screen, fitted
+from penstock.agent.page.screen.fleet_map import ShownMap, encoded_map, shown_map
 from penstock.agent.page.screen.model import Peers, Screen, ScreenAnswers
 from penstock.agent.page.screen.signals import signals_message
 from penstock.agent.page.screen.tables import MOST_ENGINES, MOST_PEERS, hashes, peer_table
@@ -13,9 +14,12 @@ __all__ = [
     "Peers",
     "Screen",
     "ScreenAnswers",
+    "ShownMap",
     "build_screen",
+    "encoded_map",
     "fitted",
     "hashes",
     "peer_table",
+    "shown_map",
     "signals_message",
 ]

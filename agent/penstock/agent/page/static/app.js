@@ -56,6 +56,7 @@ function remember() {
 const PLACES = new Map([
   ["1", "verdict"],
   ["s", "signals"],
+  ["m", "map"],
   ["2", "peers"],
   ["3", "waits"],
   ["4", "failures"],

@@ -5,10 +5,11 @@
  * @typedef {import("./types.js").PanelKind} PanelKind
  * @typedef {import("./types.js").Panel} Panel
  * @typedef {import("./messages.js").Screen} Screen
+ * @typedef {import("./messages.js").FleetMap} FleetMap
  */
 
 /** @type {Filter} */
-export const NO_FILTER = Object.freeze({engine: "", peer: "", field: ""});
+export const NO_FILTER = Object.freeze({engine: "", peer: "", field: "", node: ""});
 
 const KINDS = new Set(["request", "peer", "engine", "policy", "policies", "engines", "events"]);
 
@@ -25,7 +26,7 @@ export function panelOf(kind, parts = {}) {
 
 /** @param {Filter} filter */
 export function isFiltered(filter) {
-  return Boolean(filter.engine || filter.peer || filter.field);
+  return Object.values(filter).some(Boolean);
 }
 
 /**
@@ -40,7 +41,7 @@ export function fromFragment(fragment) {
   const value = (name) => values.get(name) ?? "";
   const kind = value("open");
   return {
-    filter: {engine: value("engine"), peer: value("peer"), field: value("field")},
+    filter: {engine: value("engine"), peer: value("peer"), field: value("field"), node: value("node")},
     panel: KINDS.has(kind)
       ? panelOf(/** @type {PanelKind} */ (kind), {
           engine: value("open-engine"),
@@ -61,9 +62,7 @@ export function fromFragment(fragment) {
 export function toFragment(filter, panel) {
   const values = new URLSearchParams();
   const parts = {
-    engine: filter.engine,
-    peer: filter.peer,
-    field: filter.field,
+    ...filter,
     open: panel?.kind ?? "",
     "open-engine": panel?.engine ?? "",
     "open-peer": panel?.peer ?? "",
@@ -79,19 +78,24 @@ export function toFragment(filter, panel) {
 }
 
 /**
- * Returns whether something of an engine and a peer is shown. A field stands for the engines that have it in force.
+ * Returns whether something of an engine and a peer is shown. A field stands for the engines that have it in force, a node of
+ * the map for its engines, and for their peers that are its addresses; one that is not on the map lets all through.
  *
  * @param {Filter} filter
  * @param {Screen | null} screen
+ * @param {FleetMap | null} [map]
  * @returns {(engine: string, peer: string) => boolean}
  */
-export function matcher(filter, screen) {
+export function matcher(filter, screen, map) {
+  const box = boxOf(map, filter.node);
+  const [named, addresses] = [new Set(box?.engines), new Set(box?.peers)];
   const rows = filter.field ? (screen?.policy.rows ?? []).filter((row) => row.field === filter.field) : [];
   const engines = new Set(rows.flatMap((row) => row.engineKeys));
   return (engine, peer) =>
     (!filter.engine || engine === filter.engine) &&
     (!filter.peer || peer === filter.peer) &&
-    (!filter.field || engines.has(engine));
+    (!filter.field || engines.has(engine)) &&
+    (named.size + addresses.size === 0 || named.has(engine) || addresses.has(peer));
 }
 
 /**
@@ -99,20 +103,28 @@ export function matcher(filter, screen) {
  *
  * @param {Screen} screen
  * @param {Filter} filter
+ * @param {FleetMap | null} [map]
  * @returns {Screen}
  */
-export function filtered(screen, filter) {
+export function filtered(screen, filter, map) {
   if (!isFiltered(filter)) {
     return screen;
   }
-  const matches = matcher(filter, screen);
-  const kept = screen.peers.engines.filter((engine) => matches(engine, filter.peer));
+  const matches = matcher(filter, screen, map);
+  /** @param {string} engine */
+  const column = (engine) => matches(engine, filter.peer) || screen.peers.rows.some((row) => matches(engine, row.address));
+  const kept = screen.peers.engines.filter(column);
   const rows = screen.peers.rows
     .filter((row) => !filter.peer || row.address === filter.peer)
-    .map((row) => ({...row, cells: row.cells.filter((cell) => kept.includes(cell.engine))}))
+    .map((row) => ({
+      ...row,
+      cells: row.cells
+        .filter((cell) => kept.includes(cell.engine))
+        .map((cell) => (matches(cell.engine, row.address) ? cell : {...cell, condition: /** @type {const} */ ("none")})),
+    }))
     .filter((row) => row.cells.some((cell) => cell.condition !== "none"));
   const causes = screen.verdict.causes.filter(
-    (cause) => (!filter.peer || cause.peer === filter.peer) && cause.engines.some((engine) => matches(engine, filter.peer)),
+    (cause) => (!filter.peer || cause.peer === filter.peer) && cause.engines.some((engine) => matches(engine, cause.peer)),
   );
   return {
     ...screen,
@@ -128,4 +140,14 @@ export function filtered(screen, filter) {
     },
     engines: {...screen.engines, rows: screen.engines.rows.filter((row) => matches(row.key, filter.peer))},
   };
+}
+
+/**
+ * Returns the box of a map by its name, or null.
+ *
+ * @param {FleetMap | null | undefined} map
+ * @param {string} name
+ */
+export function boxOf(map, name) {
+  return (name && map?.columns.flatMap((column) => column.boxes).find((box) => box.name === name)) || null;
 }

@@ -171,6 +171,28 @@
  * @property {Values} failed share of the requests that ended, from 0 to 1
  * @property {Values} recomputed
  * @property {Values} held share of the KV blocks that no request computes with
+ *
+ * A node or a group of the map; `engines` and `peers` are the keys and the addresses that it stands for.
+ * @typedef {{name: string, notes: string[], kind: "" | "group" | "away" | "trouble", engines: string[], peers: string[]}} MapBox
+ *
+ * @typedef {object} MapEdge
+ * @property {string} source the name of a box
+ * @property {string} target
+ * @property {"ok" | "quiet" | "warning" | "error"} state
+ * @property {string} dashes the pattern of its line
+ * @property {number} width 1 to 8
+ * @property {string[]} words the parts of its label
+ * @property {string[]} cells its row of the table
+ * @property {string} engine that says its condition; "" for a sum
+ * @property {string} peer the address that it is about; "" for a sum
+ *
+ * @typedef {object} FleetMap
+ * @property {number} now when its answers were asked for
+ * @property {{title: string, boxes: MapBox[]}[]} columns
+ * @property {string[]} headers of the table
+ * @property {MapEdge[]} edges the worst first
+ * @property {string} sentence what is left out
+ *
  * @typedef {{sentence: string}} Gap
  * @typedef {{reason: string, sentence: string}} Bye
  *

@@ -17,11 +17,12 @@ const MINUTE = 60 * 1000;
 const FAILURE = "transfer_failure";
 
 /**
- * Returns the screens with one more: the newest of each step is kept, and none from before the window.
+ * Returns the screens, or the maps, with one more: the newest of each step is kept, and none from before the window.
  *
- * @param {readonly Screen[]} screens oldest first
- * @param {Screen} screen
- * @returns {Screen[]}
+ * @template {{now: number}} Shown
+ * @param {readonly Shown[]} screens oldest first
+ * @param {Shown} screen
+ * @returns {Shown[]}
  */
 export function kept(screens, screen) {
   const step = Math.floor(screen.now / STEP);
@@ -32,10 +33,12 @@ export function kept(screens, screen) {
 }
 
 /**
- * Returns the screen that was shown at a time, or null where the tab has none so old.
+ * Returns the screen, or the map, that was shown at a time, or null where the tab has none so old.
  *
- * @param {readonly Screen[]} screens oldest first
+ * @template {{now: number}} Shown
+ * @param {readonly Shown[]} screens oldest first
  * @param {number} time
+ * @returns {Shown | null}
  */
 export function screenAt(screens, time) {
   return screens.findLast((screen) => screen.now <= time) ?? null;

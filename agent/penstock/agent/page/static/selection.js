@@ -19,10 +19,12 @@ export function selection(state) {
   const live = state.scrub === null;
   const moment = state.scrub ?? state.clock;
   const whole = live ? state.screen : screenAt(state.screens, moment);
-  const matches = matcher(state.filter, whole ?? state.screen);
+  const map = live ? (state.maps.at(-1) ?? null) : screenAt(state.maps, moment);
+  const matches = matcher(state.filter, whole ?? state.screen, map);
   return {
-    screen: whole && filtered(whole, state.filter),
+    screen: whole && filtered(whole, state.filter, map),
     whole,
+    map,
     unlisted: whole?.peers.rows.length && !whole.peers.engines.includes(state.filter.engine) ? state.filter.engine : "",
     minute: whole ? null : minuteAt(state.minutes, moment),
     entries: state.entries.filter((entry) => (live || entry.time <= moment) && matches(entry.engine, entry.peer)).reverse(),

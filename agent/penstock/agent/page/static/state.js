@@ -19,6 +19,7 @@ export const NOTHING = Object.freeze({
   screens: [],
   minutes: [],
   signals: null,
+  maps: [],
   entries: [],
   seen: new Set(),
   lastId: "",
@@ -53,6 +54,8 @@ export function next(state, action) {
       return {...state, minutes: action.minutes};
     case "signals":
       return {...state, signals: merged(state.signals, action.signals)};
+    case "map":
+      return {...state, maps: kept(state.maps, action.map)};
     case "log":
       return withEntries(state, action.entries, action.id);
     case "earlier":

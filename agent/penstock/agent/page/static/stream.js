@@ -78,6 +78,7 @@ export class Stream {
     on("history", (history, _id, now) => this.dispatch({type: "history", minutes: history.minutes, now}));
     on("earlier", (earlier, _id, now) => this.dispatch({type: "earlier", entries: earlier.entries, now}));
     on("signals", (signals, _id, now) => this.dispatch({type: "signals", signals, now}));
+    on("map", (map, _id, now) => this.dispatch({type: "map", map, now}));
     on("pulse", (pulse, _id, now) => this.dispatch({type: "pulse", pulse, now}));
     on("log", (log, id, now) => {
       this.after = id || this.after;

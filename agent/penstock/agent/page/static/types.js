@@ -7,10 +7,11 @@
  * @typedef {import("./messages.js").LogEntry} LogEntry
  * @typedef {import("./messages.js").Pulse} Pulse
  * @typedef {import("./messages.js").Signals} Signals
+ * @typedef {import("./messages.js").FleetMap} FleetMap
  *
  * An empty text means: not filtered by this.
  *
- * @typedef {{engine: string, peer: string, field: string}} Filter
+ * @typedef {{engine: string, peer: string, field: string, node: string}} Filter
  *
  * A detail that can be opened.
  * @typedef {"request" | "peer" | "engine" | "policy" | "policies" | "engines" | "events"} PanelKind
@@ -21,6 +22,7 @@
  * @typedef {object} Selection
  * @property {Screen | null} screen
  * @property {Screen | null} whole the same without the filter
+ * @property {FleetMap | null} map of the moment; null where the tab has none so old
  * @property {string} unlisted the filter's engine, where the table of peers has others only; empty for none
  * @property {Minute | null} minute
  * @property {LogEntry[]} entries newest first
@@ -40,6 +42,7 @@
  * @property {readonly Screen[]} screens
  * @property {readonly Minute[]} minutes
  * @property {Signals | null} signals of all engines together; null where the server has sent none
+ * @property {readonly FleetMap[]} maps oldest first
  * @property {readonly LogEntry[]} entries oldest first
  * @property {ReadonlySet<string>} seen
  * @property {string} lastId
@@ -61,6 +64,7 @@
  *   | {type: "screen", screen: Screen, now: number}
  *   | {type: "history", minutes: Minute[], now: number}
  *   | {type: "signals", signals: Signals, now: number}
+ *   | {type: "map", map: FleetMap, now: number}
  *   | {type: "log", entries: LogEntry[], id: string, now: number}
  *   | {type: "earlier", entries: LogEntry[], now: number}
  *   | {type: "pulse", pulse: Pulse, now: number}

@@ -7,6 +7,7 @@ export const KEYS = [
   ["?", "this help"],
   ["1 2 3 4 5", "to the verdict, the peers, the waits, the failures, the policy"],
   ["s", "to the signals; in a plot ← → move by 5 s, Home and End to its ends, Enter goes back to that moment"],
+  ["m", "to the map; a click on a node or an edge filters everything by it"],
   ["t", "to the time slider; ← → move it by 5 s, Page Up and Page Down by a minute and a half, End is now"],
   ["l", "back to now"],
   ["n, p, e", "engines, policies, events"],

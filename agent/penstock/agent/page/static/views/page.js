@@ -4,6 +4,7 @@ import {html} from "../markup.js";
 import {freshness, selection, tokenBanners} from "../selection.js";
 import {Failures} from "./failures.js";
 import {Help} from "./help.js";
+import {MapView} from "./map.js";
 import {PanelView} from "./panel.js";
 import {Peers} from "./peers.js";
 import {Policy} from "./policy.js";
@@ -27,10 +28,15 @@ export function Page({state, act}) {
       <${Banners} banners=${[...tokenBanners(state), ...(shown.screen?.banners ?? [])]} gaps=${state.gaps} />
       <${SignalsView} state=${state} act=${act} />
       <div class="parts">
-        <${Peers} shown=${shown} clock=${shown.moment} act=${act} />
-        <${Waits} shown=${shown} act=${act} />
-        <${Failures} shown=${shown} isFiltered=${isFiltered(state.filter)} act=${act} />
-        <${Policy} shown=${shown} act=${act} />
+        <div>
+          <${Peers} shown=${shown} clock=${shown.moment} act=${act} />
+          <${Failures} shown=${shown} isFiltered=${isFiltered(state.filter)} act=${act} />
+        </div>
+        <div>
+          <${MapView} state=${state} shown=${shown} act=${act} />
+          <${Waits} shown=${shown} act=${act} />
+          <${Policy} shown=${shown} act=${act} />
+        </div>
       </div>
     </main>
     <${Timeline} state=${state} shown=${shown} act=${act} />

@@ -1,5 +1,5 @@
 /** The signals: six plots of the last 15 minutes, each with its newest values, and its table. */
-import {matcher} from "../filter.js";
+import {boxOf, matcher} from "../filter.js";
 import {clock, counted} from "../format.js";
 import {marksAt, marksOf, said, SIGNS} from "../marks.js";
 import {html, useEffect, useMemo, useState} from "../markup.js";
@@ -21,13 +21,16 @@ const EVERY = 5000;
  * @param {{state: State, act: Act}} props
  */
 export function SignalsView({state, act}) {
-  const {engine, peer, field} = state.filter;
+  const {peer, field, node} = state.filter;
+  const map = state.maps.at(-1) ?? null;
+  const engines = boxOf(map, node)?.engines ?? [];
+  const engine = state.filter.engine || (engines.length === 1 ? engines[0] : "");
   const asked = useEngine(engine, state.hello?.source === "bundle");
   const signals = engine ? asked.signals : state.signals;
   const [cursor, setCursor] = useState(/** @type {number | null} */ (null));
   const marks = useMemo(
-    () => marksOf(state.screens, state.entries, matcher({engine, peer, field}, state.screen)),
-    [state.screens, state.entries, state.filter],
+    () => marksOf(state.screens, state.entries, matcher(state.filter, state.screen, map)),
+    [state.screens, state.entries, state.filter, map],
   );
   if (!signals || signals.requests.length === 0) {
     return html`<section id="signals" class="none" tabindex="-1" aria-labelledby="signals-title">
@@ -42,7 +45,7 @@ export function SignalsView({state, act}) {
   const known = read.slot === null ? null : signals.known?.[read.slot];
   const part = known && known < signals.engines ? `${known} of ` : "";
   const whose = engine ? `of ${engine}` : signals.engines === 1 ? "of the one engine" : `of ${part}${counted(signals.engines, "engine")} together`;
-  const notes = [whose, signals.leftOut ? `${signals.leftOut} without room are not counted` : "", peer || field ? "of all peers: these are not filtered by peer or field" : "", asked.error];
+  const notes = [whose, signals.leftOut ? `${signals.leftOut} without room are not counted` : "", peer || field || (node && !engine) ? "not filtered by peer, field or group" : "", asked.error];
   /** @param {number} time */
   const pick = (time) => act.scrub(time >= end ? null : time);
   return html`<section id="signals" class="signals" tabindex="-1" aria-labelledby="signals-title">
