@@ -229,6 +229,7 @@ class PageServer:
                         request.match_info["kind"],
                         dict(request.query),
                         self._settings.trace_url_template,
+                        self._source.since,
                     )
             except TimeoutError:
                 raise AnswerError(503, "no answer in time; ask for less") from None

@@ -38,13 +38,14 @@ class DetailRow:
 
 @dataclass(frozen=True, slots=True)
 class TableSection:
-    """A table; *sentence* says what is left out, or why it is empty."""
+    """A table; *sentence* says what is left out, or why it is empty; one that is *folded* opens by a click."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[DetailRow, ...]
     sentence: str = ""
     kind: str = "table"
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,39 @@ class TextSection:
     title: str
     text: str
     kind: str = "text"
+    folded: bool = False
 
 
-Section: TypeAlias = TableSection | WaterfallSection | TextSection
+@dataclass(frozen=True, slots=True)
+class PlotSection:
+    """One of the signals of the last 15 minutes, which the page draws as it comes.
+
+    Attributes:
+        plot: ``requests``, ``ttft``, ``queue``, ``loads``, ``failed`` or ``held``.
+        engine: whose signals; empty for all together.
+        sentence: what to look for, or whose signals they are.
+
+    """
+
+    title: str
+    plot: str
+    engine: str
+    sentence: str = ""
+    kind: str = "plot"
+
+
+@dataclass(frozen=True, slots=True)
+class MinutesSection:
+    """Failures and deferrals per minute, which the page counts as they come; an empty *engine* or *peer* is for all."""
+
+    title: str
+    engine: str
+    peer: str
+    sentence: str = ""
+    kind: str = "minutes"
+
+
+Section: TypeAlias = TableSection | WaterfallSection | TextSection | PlotSection | MinutesSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +167,19 @@ def sentences(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(plain(line) for line in lines)[:_MAX_SENTENCES]
 
 
-def text_section(title: str, lines: Iterable[str]) -> TextSection:
+def text_section(title: str, lines: Iterable[str], *, folded: bool = False) -> TextSection:
     """Return the section of lines of agentctl."""
-    return TextSection(title, plain("\n".join(lines), _MAX_TEXT))
+    return TextSection(title, plain("\n".join(lines), _MAX_TEXT), folded=folded)
 
 
 def table_section(
-    title: str, table: Table, *, sentence: str = "", links: Sequence[Link] = (), commands: Sequence[str] = ()
+    title: str,
+    table: Table,
+    *,
+    sentence: str = "",
+    links: Sequence[Link] = (),
+    commands: Sequence[str] = (),
+    folded: bool = False,
 ) -> TableSection:
     """Return the section of a table of agentctl; *links* and *commands* are of its rows, or empty."""
     rows = tuple(
@@ -153,7 +190,9 @@ def table_section(
         )
         for number, cells in enumerate(table.rows)
     )
-    return TableSection(title, table.headers, rows, sentence if rows or sentence else "nothing")
+    return TableSection(
+        title, table.headers, rows, sentence if rows or sentence else "nothing", folded=folded
+    )
 
 
 def fitted(value: Detail | WriteAnswer, most: int = MAX_MESSAGE_BYTES) -> bytes:
@@ -175,6 +214,8 @@ def fitted(value: Detail | WriteAnswer, most: int = MAX_MESSAGE_BYTES) -> bytes:
 
 
 def _smaller(section: Section) -> Section:
+    if isinstance(section, PlotSection | MinutesSection):
+        return replace(section, sentence="")
     if isinstance(section, TextSection):
         return replace(section, text=plain(section.text, len(section.text) * 2 // 3))
     kept = len(section.rows) * 2 // 3

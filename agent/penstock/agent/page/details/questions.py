@@ -1,4 +1,4 @@
-"""Answers to what a click asks for: an engine, a peer, a request, policies, events; and which question asks for which."""
+"""Answers to what a click asks for: policies and events here, the others beside; and which question asks for which."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 from penstock.agent.page.details.arguments import engine_of, name_of, number_of, selector_of
+from penstock.agent.page.details.condition import condition_detail
 from penstock.agent.page.details.detail import (
     Detail,
     Link,
@@ -19,15 +20,14 @@ from penstock.agent.page.details.detail import (
     table_section,
     text_section,
 )
+from penstock.agent.page.details.engine import engine_detail
+from penstock.agent.page.details.peer import peer_detail
 from penstock.agent.page.details.request import request_detail
 from penstock.agent.page.screen import signals_message
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, encode, plain
 from penstock.agent.views import text
-from penstock.agent.views.engines import engine_description
 from penstock.agent.views.events import event_rows
-from penstock.agent.views.peers import pair_rows, peer_description, peer_words
 from penstock.agent.views.policies import audit_rows, policy_description, policy_rows
-from penstock.agent.views.tables import Table
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import FailureMode
@@ -35,92 +35,10 @@ from penstock.proto.v1.common_pb2 import FailureMode
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-_MAX_FAILURES = 20
-
 _MAX_SECONDS = 30 * 86_400
 _MAX_EVENTS = 1_000
 _MAX_CHANGES = 20
 _MAX_MANIFEST = 20_000
-
-
-async def _engine_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
-    """Return facts, labels, hooks, sources, peers and the effective policy of an engine."""
-    key = engine_of(query, "key")
-    if key is None:
-        raise AnswerError(400, "key is missing")
-    selector, name = selector_of(key), text.engine(key)
-    engines = (await calls.call("ListEngines", admin.ListEnginesRequest(selector=selector))).engines
-    if not engines:
-        raise AnswerError(404, f"engine {name!r} not found; 'agentctl get engines' lists them")
-    effective = await calls.call("GetEffectivePolicy", admin.GetEffectivePolicyRequest(key=key))
-    peers = (await calls.call("ListPeers", admin.ListPeersRequest(selector=selector))).peers
-    holders = (await calls.call("ListHolders", admin.ListHoldersRequest(selector=selector))).holders
-    _, *lines = engine_description(engines[0], effective, list(peers), calls.clock(), holders)
-    policies = _policy_fields(effective)
-    links = [Link("policy", name=field.new_policy) for field in effective.fields]
-    return Detail(
-        title=plain(f"Engine {name}"),
-        sentences=sentences(stall.sentence for stall in engines[0].stalls),
-        command=about("describe", "engine", name=name),
-        sections=(
-            table_section(
-                "Policy",
-                policies,
-                sentence=""
-                if policies.rows
-                else "no policy selects it; vLLM's own configuration is in force",
-                links=links,
-            ),
-            text_section("Engine", lines),
-        ),
-    )
-
-
-def _policy_fields(effective: admin.EffectivePolicy) -> Table:
-    """Return the fields of a merged policy with the policy that gives each. Pure."""
-    names = {each.name: text.policies([each], "") for each in effective.policies}
-    rows: list[tuple[str, ...]] = [
-        (field.field, field.new_value, names.get(field.new_policy, field.new_policy))
-        for field in effective.fields
-    ]
-    return Table(("FIELD", "VALUE", "POLICY"), rows)
-
-
-async def _peer_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
-    """Return the windows, failures, quarantines and last failures of a peer."""
-    peer, key = name_of(query, "peer"), engine_of(query, "engine")
-    selector = selector_of(key)
-    listed = await calls.call(
-        "ListPeers", admin.ListPeersRequest(selector=selector, state="all", peers=[peer])
-    )
-    found = [item for item in listed.peers if item.peer.address == peer]
-    if not found:
-        raise AnswerError(404, f"peer {peer!r} not found; 'agentctl get peers --state all' lists them")
-    quarantines = (
-        await calls.call("ListQuarantines", admin.ListQuarantinesRequest(selector=selector))
-    ).quarantines
-    request = admin.ListEventsRequest(
-        selector=selector, peer=peer, kinds=["transfer_failure"], limit=_MAX_FAILURES
-    )
-    failures = sorted(
-        (await calls.call("ListEvents", request)).events, key=lambda item: item.event.time_unix_nano
-    )
-    orders = [item for item in quarantines if item.peer.address == peer]
-    _, *lines = peer_description(found, orders, failures, calls.clock())
-    pairs = [
-        item
-        for item in (await calls.call("ListPairs", admin.ListPairsRequest())).pairs
-        if item.peer.address == peer and (key is None or item.key == key)
-    ]
-    return Detail(
-        title=plain(f"Peer {peer_words(found[0])}"),
-        sentences=sentences([item.condition_reason for item in found if item.condition_reason]),
-        command=about("describe", "peer", name=peer),
-        sections=(
-            text_section("As the engine sees it", lines),
-            table_section("Pair", pair_rows(pairs), sentence="" if pairs else "no pair of engines is known"),
-        ),
-    )
 
 
 async def _events_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
@@ -258,13 +176,13 @@ def _last_change(entries: Sequence[Any]) -> list[Section]:
 
 
 _QUESTIONS: dict[str, Callable[[AdminCalls, Mapping[str, str]], Awaitable[Detail]]] = {
-    "peer": _peer_detail,
-    "engine": _engine_detail,
+    "peer": peer_detail,
+    "engine": engine_detail,
     "policies": _policies_detail,
     "policy": _policy_detail,
     "events": _events_detail,
 }
-_REQUEST, _SIGNALS = "request", "signals"
+_REQUEST, _SIGNALS, _CONDITION = "request", "signals", "condition"
 
 
 async def _ask_signals(calls: AdminCalls, query: Mapping[str, str]) -> bytes:
@@ -276,11 +194,16 @@ async def _ask_signals(calls: AdminCalls, query: Mapping[str, str]) -> bytes:
 
 
 async def ask_detail(
-    calls: AdminCalls, kind: str, query: Mapping[str, str], trace_url_template: str = ""
+    calls: AdminCalls,
+    kind: str,
+    query: Mapping[str, str],
+    trace_url_template: str = "",
+    since: float | None = None,
 ) -> bytes:
     """Return the answer to a question as JSON of 64 KiB at most.
 
     *trace_url_template* is where the operator's trace backend shows a trace, with ``{trace_id}``; empty for nowhere.
+    *since*: seconds that the page's verdict is about, None for those of ``agentctl diagnose``.
 
     Raises:
         AnswerError: it has no answer, or there is no such question.
@@ -290,8 +213,10 @@ async def ask_detail(
         return await _ask_signals(calls, query)
     if kind == _REQUEST:
         return fitted(await request_detail(calls, query, trace_url_template))
+    if kind == _CONDITION:
+        return fitted(await condition_detail(calls, query, since))
     ask = _QUESTIONS.get(kind)
     if ask is None:
-        kinds = ", ".join((*_QUESTIONS, _REQUEST, _SIGNALS))
+        kinds = ", ".join((*_QUESTIONS, _REQUEST, _CONDITION, _SIGNALS))
         raise AnswerError(404, f"there is no /api/{kind[:100]}; use one of {kinds}")
     return fitted(await ask(calls, query))

@@ -59,7 +59,7 @@ async def request_detail(calls: AdminCalls, query: Mapping[str, str], template: 
         title=plain(f"Request {explained.request_id or wanted}"),
         sentences=sentences(explained.sentences),
         command=about("explain", name=wanted),
-        sections=(bars, *([text_section("What the wait was made of", parts)] if parts else [])),
+        sections=(bars, *([text_section("What the wait was made of", parts, folded=True)] if parts else [])),
         trace_url=_trace_url(template, explained.trace_id or trace.trace_id),
     )
 

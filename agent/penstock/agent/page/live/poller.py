@@ -16,6 +16,7 @@ from penstock.agent.page.screen import (
     Screen,
     ScreenAnswers,
     build_screen,
+    diagnose_request,
     fitted,
     hashes,
     peer_table,
@@ -229,9 +230,6 @@ def cost_of_peers(answer: admin.ListPeersResponse) -> float:
 
 def questions(since: float | None = None) -> tuple[Question, ...]:
     """Return what is asked; *since*: seconds that the diagnosis is about, None for those of ``agentctl diagnose``."""
-    diagnosis = admin.DiagnoseRequest()
-    if since is not None:
-        diagnosis.since.FromMicroseconds(round(since * 1e6))
     return (
         Question("status", "GetStatus", admin.GetStatusRequest(), 2.0),
         Question(
@@ -253,7 +251,7 @@ def questions(since: float | None = None) -> tuple[Question, ...]:
         Question(
             "waits", "ListRequests", admin.ListRequestsRequest(deferred=True, limit=_WAITS), 1.0, dated=True
         ),
-        Question("diagnosis", "Diagnose", diagnosis, 10.0, costly=True),
+        Question("diagnosis", "Diagnose", diagnose_request(since), 10.0, costly=True),
         Question("drills", "ListDrills", admin.ListDrillsRequest(), 5.0),
         Question("quarantines", "ListQuarantines", admin.ListQuarantinesRequest(), 5.0),
         Question("rollouts", "ListPolicyRollouts", admin.ListPolicyRolloutsRequest(), 5.0),

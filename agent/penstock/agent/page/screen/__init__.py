@@ -7,6 +7,7 @@ from penstock.agent.page.screen.fleet_map import ShownMap, encoded_map, shown_ma
 from penstock.agent.page.screen.model import Peers, Screen, ScreenAnswers
 from penstock.agent.page.screen.signals import signals_message
 from penstock.agent.page.screen.tables import MOST_ENGINES, MOST_PEERS, hashes, peer_table
+from penstock.agent.page.screen.verdict import diagnose_command, diagnose_request, shown_cause
 
 __all__ = [
     "MOST_ENGINES",
@@ -16,10 +17,13 @@ __all__ = [
     "ScreenAnswers",
     "ShownMap",
     "build_screen",
+    "diagnose_command",
+    "diagnose_request",
     "encoded_map",
     "fitted",
     "hashes",
     "peer_table",
+    "shown_cause",
     "shown_map",
     "signals_message",
 ]

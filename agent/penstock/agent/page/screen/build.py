@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.page.screen.model import Banner, CauseEvidence, Peers, Screen, ShownCause, ShownVerdict
+from penstock.agent.page.screen.model import Banner, Peers, Screen
 from penstock.agent.page.screen.tables import engine_table, peer_table, policy_table, waits
+from penstock.agent.page.screen.verdict import verdict
 from penstock.agent.page.wire import (
     MAX_MESSAGE_BYTES,
     about,
@@ -21,20 +22,16 @@ from penstock.agent.page.wire import (
 )
 from penstock.agent.views import text
 from penstock.agent.views.checks import break_glass_finding, drill_findings, quarantine_findings
-from penstock.agent.views.diagnosis import confidence_words, since_words
-from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from penstock.agent.page.screen.model import ScreenAnswers
     from penstock.agent.views.checks import Finding
+    from penstock.proto.v1 import admin_pb2 as admin
 
 _CUT = ("peers", "waits", "policy", "engines", "banners", "verdict")
 
-_STATES = {admin.DIAGNOSIS_VERDICT_NOTHING_WRONG: "ok", admin.DIAGNOSIS_VERDICT_CAUSES: "causes"}
-_MAX_CAUSES = 8
-_MAX_PARTS = 8
 _MOST_BANNERS = 20
 """Banners of a screen, of which the last counts the rest."""
 
@@ -127,52 +124,6 @@ def _two_thirds(rows: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _two_thirds_of(count: int) -> int:
     return count * 2 // 3
-
-
-def verdict(answers: ScreenAnswers) -> ShownVerdict:
-    """Return the verdict; unknown before the first diagnosis."""
-    asked = command("diagnose", *([] if answers.since is None else ["--since", f"{answers.since:g}s"]))
-    found = answers.diagnosis
-    if found is None:
-        return ShownVerdict("unknown", answers.trouble or "the first diagnosis is being computed", asked, 0.0)
-    return ShownVerdict(
-        state=_STATES.get(found.verdict, "unknown"),
-        sentence=_line(found.sentence),
-        command=asked,
-        computed=answers.diagnosed * 1e3,
-        causes=tuple(_cause(each, found.at.ToNanoseconds() / 1e9) for each in found.causes[:_MAX_CAUSES]),
-        looked=tuple(map(_line, found.looked_at[:_MAX_PARTS])),
-        missing=tuple(map(_line, found.missing[:_MAX_PARTS])),
-        left_out=len(found.causes[_MAX_CAUSES:]),
-    )
-
-
-def _cause(item: admin.DiagnosedCause, now: float) -> ShownCause:
-    return ShownCause(
-        kind=plain(item.kind),
-        sentence=_line(item.sentence),
-        confidence=confidence_words(item),
-        engines=tuple(plain(text.engine(key)) for key in item.engines[:_MAX_PARTS]),
-        peer=plain(item.peer),
-        evidence=tuple(_evidence(item, now)),
-        alternatives=tuple(map(_line, item.alternatives[:_MAX_PARTS])),
-        commands=tuple(map(_line, item.commands[:_MAX_PARTS])),
-    )
-
-
-def _evidence(item: admin.DiagnosedCause, now: float) -> Iterator[CauseEvidence]:
-    """Yield since when it lasts, its evidence and what it brings about."""
-    since = since_words(item, now)
-    if since:
-        yield CauseEvidence(since, "")
-    for each in item.evidence[:_MAX_PARTS]:
-        yield CauseEvidence(_line(each.fact), _line(each.before))
-    for effect in item.effects[:_MAX_PARTS]:
-        yield CauseEvidence(_line(f"its effect: {effect.sentence}"), "")
-
-
-def _line(words: str) -> str:
-    return plain(text.folded(words), 600)
 
 
 def banners(answers: ScreenAnswers) -> tuple[Banner, ...]:
