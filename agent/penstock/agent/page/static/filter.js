@@ -11,7 +11,7 @@
 /** @type {Filter} */
 export const NO_FILTER = Object.freeze({engine: "", peer: "", field: "", node: ""});
 
-const KINDS = new Set(["request", "peer", "engine", "policy", "policies", "engines", "events"]);
+const KINDS = new Set(["request", "peer", "engine", "condition", "policy", "policies", "engines", "events"]);
 
 /**
  * Returns a panel with the parts that are not named left empty.

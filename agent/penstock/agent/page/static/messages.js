@@ -205,6 +205,7 @@
  * @property {string[]} columns
  * @property {{cells: string[], command?: string, link?: Link | null}[]} rows
  * @property {string} sentence
+ * @property {boolean} [folded] a click opens it
  *
  * @typedef {object} WaterfallRow
  * @property {string} side
@@ -223,8 +224,15 @@
  * @property {WaterfallRow[]} rows
  * @property {string} sentence
  *
- * @typedef {{kind: "text", title: string, text: string}} TextSection
- * @typedef {TableSection | WaterfallSection | TextSection} Section
+ * @typedef {{kind: "text", title: string, text: string, folded?: boolean}} TextSection
+ *
+ * One of the signals: of an engine, or with "" of all together.
+ * @typedef {{kind: "plot", title: string, plot: "requests" | "ttft" | "queue" | "loads" | "failed" | "held", engine: string, sentence: string}} PlotSection
+ *
+ * Failures and deferrals per minute; "" for all engines, or all peers.
+ * @typedef {{kind: "minutes", title: string, engine: string, peer: string, sentence: string}} MinutesSection
+ *
+ * @typedef {TableSection | WaterfallSection | TextSection | PlotSection | MinutesSection} Section
  *
  * @typedef {object} Detail
  * @property {string} title

@@ -29,6 +29,8 @@ export function address(panel) {
       return `/api/peer?${query({engine: panel.engine, peer: panel.peer})}`;
     case "engine":
       return `/api/engine?${query({key: panel.engine})}`;
+    case "condition":
+      return `/api/condition?${query({kind: panel.name, peer: panel.peer, engine: panel.engine})}`;
     case "policy":
       return `/api/policy?${query({name: panel.name})}`;
     case "policies":

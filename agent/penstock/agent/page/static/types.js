@@ -14,7 +14,7 @@
  * @typedef {{engine: string, peer: string, field: string, node: string}} Filter
  *
  * A detail that can be opened.
- * @typedef {"request" | "peer" | "engine" | "policy" | "policies" | "engines" | "events"} PanelKind
+ * @typedef {"request" | "peer" | "engine" | "condition" | "policy" | "policies" | "engines" | "events"} PanelKind a condition has its kind as its name
  * @typedef {{kind: PanelKind, engine: string, peer: string, id: string, name: string}} Panel
  *
  * `screen` is null where nothing is known of the moment; `minute` then has the journal's counts, if it has any.
@@ -113,6 +113,9 @@
  * @typedef {"begins" | "ends" | "policy" | "engine"} MarkKind
  * @typedef {{time: number, kind: MarkKind, text: string}} Mark
  * @typedef {(engine: string, peer: string) => boolean} Matches
+ *
+ * What the plots of a panel are drawn from: the tab's state, and the signals of its engine.
+ * @typedef {{state: State, asked: {signals: Signals | null, error: string}}} Live
  *
  * @typedef {"policy" | "pause" | "quarantine"} WriteKind
  * @typedef {{engine?: string, peer?: string, seconds?: number, undo?: boolean, name?: string, manifest?: string, generation?: number}} WriteBody

@@ -4,8 +4,8 @@ import {clock, printable} from "../format.js";
 import {html, useEffect, useLayoutEffect, useRef, useState} from "../markup.js";
 import {address, detail} from "../requests.js";
 import {Engines} from "./engines.js";
+import {Layers} from "./layers.js";
 import {Copy} from "./parts.js";
-import {Sections} from "./sections.js";
 import {WRITABLE, Writes} from "./write.js";
 
 /**
@@ -89,34 +89,15 @@ function Asked({panel, state, act}) {
     ${answer.error && html`<p role="alert" class="error">${answer.error}</p>`}
     ${!found && !answer.error && html`<p class="empty">Asking …</p>`}
     ${found &&
-    html`${panel.kind === "request" ? html`<${Request} found=${found} act=${act} />` : found.sentences.map((sentence) => html`<p>${sentence}</p>`)}
-      <p><${Copy} command=${found.command} text=${true} /></p>
-      <${Narrow} panel=${panel} act=${act} />
-      ${panel.kind !== "request" && html`<${Sections} sections=${found.sections} act=${act} />`}
+    html`<${Layers} found=${found} kind=${panel.kind} state=${state} act=${act}>
+        <p><${Copy} command=${found.command} text=${true} /></p>
+        <${Narrow} panel=${panel} act=${act} />
+      <//>
       ${state.hello?.writable
         ? html`<${Writes} panel=${panel} detail=${found} act=${act} />`
         : state.hello?.token &&
           WRITABLE.has(panel.kind) &&
           html`<p class="note">To write, open the link that <${Copy} command="agentctl page" text=${true} /> prints, with write access.</p>`}`}`;
-}
-
-/**
- * A request is its time first, then a sentence; the rest unfolds.
- *
- * @param {{found: Detail, act: Act}} props
- */
-function Request({found, act}) {
-  const [bars, ...facts] = found.sections;
-  const [first, ...rest] = found.sentences;
-  return html`<${Sections} sections=${bars ? [bars] : []} act=${act} />
-    <p>${first}</p>
-    ${found.traceUrl && html`<p><a href=${found.traceUrl} target="_blank" rel="noopener noreferrer">Open the trace</a></p>`}
-    ${(rest.length > 0 || facts.length > 0) &&
-    html`<details>
-      <summary>All that is known</summary>
-      ${rest.map((sentence) => html`<p>${sentence}</p>`)}
-      <${Sections} sections=${facts} act=${act} />
-    </details>`}`;
 }
 
 /**
@@ -128,7 +109,7 @@ function Narrow({panel, act}) {
   if (!panel.engine && !panel.peer && !panel.id) {
     return null;
   }
-  const filters = panel.kind === "peer" || panel.kind === "engine";
+  const filters = panel.kind === "peer" || panel.kind === "engine" || panel.kind === "condition";
   /** @param {{engine: string, peer: string}} part */
   const filter = (part) => {
     act.filter(part);

@@ -2,30 +2,36 @@
 import {panelOf} from "../filter.js";
 import {clock, lasting} from "../format.js";
 import {html} from "../markup.js";
+import {Minutes, PlotOf} from "./evidence.js";
 import {Copy, Name, Scrolled} from "./parts.js";
 
 /**
  * @typedef {import("../messages.js").Section} Section
  * @typedef {import("../types.js").Act} Act
+ * @typedef {import("../types.js").Live} Live
  */
 
 /**
- * @param {{sections: Section[], act: Act}} props
+ * @param {{sections: Section[], act: Act, live?: Live}} props `live`: what plots are drawn from, where there are some
  */
-export function Sections({sections, act}) {
-  return sections.map((section) => html`<${SectionView} key=${`${section.kind} ${section.title}`} section=${section} act=${act} />`);
+export function Sections({sections, act, live}) {
+  return sections.map((section) => html`<${SectionView} key=${`${section.kind} ${section.title}`} section=${section} act=${act} live=${live} />`);
 }
 
 /**
- * @param {{section: Section, act: Act}} props
+ * @param {{section: Section, act: Act, live?: Live}} props
  */
-function SectionView({section, act}) {
+function SectionView({section, act, live}) {
   const title = html`<h3>${section.title}</h3>`;
   switch (section.kind) {
     case "table":
       return html`<section>${title}<${Table} section=${section} act=${act} /></section>`;
     case "waterfall":
       return html`<section>${title}<${Waterfall} section=${section} /></section>`;
+    case "plot":
+      return live && html`<section><${PlotOf} section=${section} live=${live} act=${act} /></section>`;
+    case "minutes":
+      return live && html`<section>${title}<${Minutes} section=${section} state=${live.state} /></section>`;
     case "text":
       return html`<section>${title}<pre tabindex="0" role="group" aria-label=${section.title}>${section.text.split("\n").map(textLine)}</pre></section>`;
   }

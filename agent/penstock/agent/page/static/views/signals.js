@@ -38,7 +38,6 @@ export function SignalsView({state, act}) {
       <p class="empty">${asked.error || (signals ? "Nothing is known of the last 15 minutes." : engine ? `Asking for the signals of ${engine} …` : noneSentence(state))}</p>
     </section>`;
   }
-  const end = Math.floor(state.clock / STEP) * STEP;
   const read = reading(signals, cursor, state.scrub, state.clock);
   // A slot is as wide as two pixels: a sign is found from beside it, too.
   const here = marksAt(marks, read.time && read.time - 2 * signals.step, 5 * signals.step);
@@ -46,8 +45,6 @@ export function SignalsView({state, act}) {
   const part = known && known < signals.engines ? `${known} of ` : "";
   const whose = engine ? `of ${engine}` : signals.engines === 1 ? "of the one engine" : `of ${part}${counted(signals.engines, "engine")} together`;
   const notes = [whose, signals.leftOut ? `${signals.leftOut} without room are not counted` : "", peer || field || (node && !engine) ? "not filtered by peer, field or group" : "", asked.error];
-  /** @param {number} time */
-  const pick = (time) => act.scrub(time >= end ? null : time);
   return html`<section id="signals" class="signals" tabindex="-1" aria-labelledby="signals-title">
     <header class="part">
       <h2 id="signals-title">Signals</h2>
@@ -56,42 +53,49 @@ export function SignalsView({state, act}) {
       <${Key} marks=${marks} />
     </header>
     <div class="plots">
-      ${PLOTS.map(
-        (plot) =>
-          html`<article key=${plot.id} id=${`signal-${plot.id}`}>
-            <header>
-              <h3 title=${plot.hint}>${plot.title}</h3>
-              <${Table} plot=${plot} signals=${signals} marks=${marks} />${" "}
-              <${Legend} plot=${plot} signals=${signals} read=${read} />
-            </header>
-            <${Plot}
-              plot=${plot}
-              signals=${signals}
-              range=${{from: end - WINDOW, to: end}}
-              marks=${marks}
-              read=${read}
-              scrub=${state.scrub}
-              onCursor=${setCursor}
-              onPick=${pick}
-            />
-          </article>`,
-      )}
+      ${PLOTS.map((plot) => html`<${One} key=${plot.id} id=${`signal-${plot.id}`} plot=${plot} signals=${signals} state=${state} marks=${marks} read=${read} onCursor=${setCursor} act=${act} />`)}
     </div>
   </section>`;
 }
 
+/**
+ * One plot with its values and its table.
+ *
+ * @param {{id?: string, plot: import("../types.js").PlotKind, signals: Signals, state: State, marks: readonly import("../types.js").Mark[], read: import("../types.js").Reading, onCursor: (time: number | null) => void, act: Act}} props
+ */
+export function One({id, plot, signals, state, marks, read, onCursor, act}) {
+  const end = Math.floor(state.clock / STEP) * STEP;
+  return html`<article id=${id}>
+    <header>
+      <h3 title=${plot.hint}>${plot.title}</h3>
+      <${Table} plot=${plot} signals=${signals} marks=${marks} />${" "}
+      <${Legend} plot=${plot} signals=${signals} read=${read} />
+    </header>
+    <${Plot}
+      plot=${plot}
+      signals=${signals}
+      range=${{from: end - WINDOW, to: end}}
+      marks=${marks}
+      read=${read}
+      scrub=${state.scrub}
+      onCursor=${onCursor}
+      onPick=${(/** @type {number} */ time) => act.scrub(time >= end ? null : time)}
+    />
+  </article>`;
+}
+
 /** @param {State} state */
-function noneSentence(state) {
+export function noneSentence(state) {
   return state.screen ? "This server sends no signals: its version is older than this page's." : "Waiting for the first answer.";
 }
 
 /**
- * Asks for one engine's signals as long as the filter names it; those of a bundle once.
+ * Asks for one engine's signals as long as the filter, or a panel, names it; those of a bundle once.
  *
  * @param {string} engine
  * @param {boolean} still
  */
-function useEngine(engine, still) {
+export function useEngine(engine, still) {
   const [answer, setAnswer] = useState({engine: "", signals: /** @type {Signals | null} */ (null), error: ""});
   useEffect(() => {
     const gone = new AbortController();

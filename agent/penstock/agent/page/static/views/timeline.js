@@ -45,7 +45,7 @@ export function Timeline({state, shown, act}) {
   return html`<section class="time" aria-label="The last 15 minutes">
     <span class="note">${minuteOfDay(end - WINDOW)}</span>
     <div class="track">
-      <${Bars} counts=${shown.counts} label=${label} from=${end - WINDOW} opened=${first ? first.now : end} />
+      <${Bars} counts=${shown.counts} of="failures" label=${label} from=${end - WINDOW} opened=${first ? first.now : end} />
       <input
         id="time"
         type="range"
@@ -77,17 +77,17 @@ function labelOf(counts) {
 }
 
 /**
- * Failures of each minute. What is older than the tab is paler: of it there are counts only.
+ * Failures, or deferrals, of each minute. What is older than the tab is paler: of it there are counts only.
  *
- * @param {{counts: import("../types.js").MinuteCount[], label: string, from: number, opened: number}} props
+ * @param {{counts: import("../types.js").MinuteCount[], of: "failures" | "deferrals", label: string, from: number, opened: number}} props
  */
-function Bars({counts, label, from, opened}) {
-  const most = Math.max(1, ...counts.map((count) => count.failures));
+export function Bars({counts, of, label, from, opened}) {
+  const most = Math.max(1, ...counts.map((count) => count[of]));
   /** @param {number} time */
   const x = (time) => (Math.max(0, time - from) / WINDOW) * 900;
   return html`<svg viewBox=${`0 0 900 ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${label}>
-    ${counts.filter((count) => count.failures > 0).map((count) => {
-      const height = (count.failures / most) * (HEIGHT - 2);
+    ${counts.filter((count) => count[of] > 0).map((count) => {
+      const height = (count[of] / most) * (HEIGHT - 2);
       return html`<rect
         key=${count.time}
         class=${count.time < opened - MINUTE ? "older" : ""}

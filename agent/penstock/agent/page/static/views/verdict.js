@@ -1,4 +1,5 @@
 /** The one sentence that says what is wrong; its causes unfold. */
+import {panelOf} from "../filter.js";
 import {clock} from "../format.js";
 import {html} from "../markup.js";
 import {Copy, Name} from "./parts.js";
@@ -56,6 +57,11 @@ function CauseView({cause, act}) {
       </table>`}
       ${cause.alternatives.map((text) => html`<p><b>or:</b> ${text}</p>`)}
       ${cause.commands.map((command) => html`<p><${Copy} command=${command} text=${true} /></p>`)}
+      <p>
+        <button type="button" title=${cause.sentence} onClick=${() => act.open(panelOf("condition", {name: cause.kind, peer: cause.peer, engine: cause.engines[0] ?? ""}))}>
+          Open this condition
+        </button>
+      </p>
       <p class="note">
         Filter by:${" "}
         <${Name} text=${cause.peer} title="Show only this peer" onClick=${() => act.filter({peer: cause.peer})} />
