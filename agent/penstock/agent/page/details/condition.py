@@ -8,7 +8,6 @@ from penstock.agent.diagnosis import MAX_CAUSES
 from penstock.agent.page.details.arguments import name_of
 from penstock.agent.page.details.detail import (
     Detail,
-    DetailRow,
     Link,
     Section,
     TableSection,
@@ -19,7 +18,7 @@ from penstock.agent.page.details.detail import (
 from penstock.agent.page.details.evidence import evidence_section
 from penstock.agent.page.details.tables import loads_policy_section, readers_section, since_of
 from penstock.agent.page.screen import diagnose_command, diagnose_request, shown_cause
-from penstock.agent.page.wire import AdminCalls, AnswerError, plain
+from penstock.agent.page.wire import AdminCalls, plain
 from penstock.agent.views import text
 from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin
@@ -41,17 +40,17 @@ async def condition_detail(calls: AdminCalls, query: Mapping[str, str], since: f
     engine = name_of(query, "engine", needed=False)
     diagnosis: admin.Diagnosis = await calls.call("Diagnose", diagnose_request(since))
     cause = find_cause(diagnosis, kind, peer, engine)
-    subject = f"{kind.replace('_', ' ')}{f' of {peer}' if peer else f' of {engine}' if engine else ''}"
+    subject = f"{kind}{f': {peer or engine}' if peer or engine else ''}"
     said = [*diagnosis.looked_at, *(f"not known: {each}" for each in diagnosis.missing)]
     rest = text_section("What the diagnosis looked at", map(text.folded, said), folded=True)
     if cause is None:
         found: list[Section] = [evidence_section(kind, [plain(engine)] if engine else [], plain(peer))]
-        lines = [_without(diagnosis), text.folded(diagnosis.sentence)]
+        lines = [_without(diagnosis), f"The verdict now: {text.folded(diagnosis.sentence)}"]
     else:
         found = [section async for section in _sections(calls, cause, engine)]
         lines = [text.folded(cause.sentence), *_facts(cause, diagnosis.at.ToNanoseconds() / 1e9)]
     return Detail(
-        title=plain(f"Condition: {subject}"),
+        title=plain(f"Condition {subject}"),
         sentences=sentences(lines),
         command=diagnose_command(since),
         sections=(*found, rest),
@@ -82,7 +81,8 @@ def _without(diagnosis: admin.Diagnosis) -> str:
         return "Whether this condition lasts is not known: the diagnosis cannot tell"
     if len(diagnosis.causes) >= MAX_CAUSES:
         return f"Whether this condition lasts is not known: the diagnosis has the worst {MAX_CAUSES} only"
-    return "This condition is over: the diagnosis does not have it any more"
+    partly = ", but it could not look at everything: see below" if diagnosis.missing else ""
+    return f"This condition is over: the diagnosis does not have it any more{partly}"
 
 
 def _facts(cause: admin.DiagnosedCause, now: float) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _facts(cause: admin.DiagnosedCause, now: float) -> Iterator[str]:
     if cause.requests:
         failed = f", {cause.requests_failed} of them failed" if cause.requests_failed else ""
         waited = f", {text.span_of_time(cause.seconds)} of waiting" if cause.seconds else ""
-        yield f"It did something to {text.count(cause.requests, 'request')}{failed}{waited}"
+        yield f"Harm: {text.count(cause.requests, 'request')}{failed}{waited}"
 
 
 async def _sections(calls: AdminCalls, cause: admin.DiagnosedCause, engine: str) -> AsyncIterator[Section]:
@@ -105,25 +105,16 @@ async def _sections(calls: AdminCalls, cause: admin.DiagnosedCause, engine: str)
     names = sorted(map(plain, map(text.engine, cause.engines)), key=lambda name: name != plain(engine))
     yield evidence_section(cause.kind, names, shown.peer)
     # Its time is a sentence already.
-    rows = [row for row in shown.evidence if not row.fact.startswith("since ") or row.before]
+    rows = shown.evidence[1:] if cause.HasField("since") else shown.evidence
     yield table_section(
         "Evidence", Table(("NOW", "BEFORE"), [(row.fact, row.before or text.NONE) for row in rows])
     )
     yield await _readers(calls, cause, now)
     whose = next((key for key in cause.engines if plain(text.engine(key)) == names[0]), None)
     if whose is not None:
-        try:
-            request = admin.GetEffectivePolicyRequest(key=whose)
-            yield loads_policy_section(whose, await calls.call("GetEffectivePolicy", request))
-        except AnswerError as error:
-            # It has gone meanwhile.
-            yield TableSection("What the policy does about it", (), (), plain(f"not known: {error.sentence}"))
-    yield TableSection(
-        "What to run next",
-        ("COMMAND",),
-        tuple(DetailRow((line,), line) for line in shown.commands),
-        "nothing",
-    )
+        yield await loads_policy_section(calls, whose)
+    lines: list[tuple[str, ...]] = [(line,) for line in shown.commands]
+    yield table_section("What to run next", Table(("COMMAND",), lines), commands=shown.commands)
     if shown.alternatives:
         yield text_section("What else it could be", shown.alternatives)
 

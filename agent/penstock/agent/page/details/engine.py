@@ -50,19 +50,20 @@ async def engine_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     if not engines:
         raise AnswerError(404, f"engine {name!r} not found; 'agentctl get engines' lists them")
     effective = await calls.call("GetEffectivePolicy", admin.GetEffectivePolicyRequest(key=key))
-    peers = (await calls.call("ListPeers", admin.ListPeersRequest(selector=selector))).peers
+    listed = (await calls.call("ListPeers", admin.ListPeersRequest(selector=selector, state="all"))).peers
+    peers = [item for item in listed if not item.retired]
     holders = (await calls.call("ListHolders", admin.ListHoldersRequest(selector=selector))).holders
     failures = await calls.call("ListEvents", failures_request(selector))
-    _, *lines = engine_description(engines[0], effective, list(peers), now, holders)
+    _, *lines = engine_description(engines[0], effective, peers, now, holders)
     curve = "loads" if engines[0].role in _SENDERS else "ttft"
     return Detail(
         title=plain(f"Engine {name}"),
         sentences=sentences(_sentences(engines[0], now)),
         command=about("describe", "engine", name=name),
         sections=(
-            *(PlotSection(f"{PLOT_TITLES[plot]}", plot, plain(name)) for plot in (curve, "queue")),
+            *(PlotSection(PLOT_TITLES[plot], plot, plain(name)) for plot in (curve, "queue")),
             peers_section(peers, now),
-            failed_section(peers, failures, now),
+            failed_section(listed, failures, now),
             policy_section("What the policy does", effective),
             text_section("Engine", lines, folded=True),
         ),

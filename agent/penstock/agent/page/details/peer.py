@@ -46,7 +46,7 @@ async def peer_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     selector, now = selector_of(key), calls.clock()
     quarantines = await calls.call("ListQuarantines", admin.ListQuarantinesRequest(selector=selector))
     failures = await calls.call("ListEvents", failures_request(selector, peer))
-    effective = await calls.call("GetEffectivePolicy", admin.GetEffectivePolicyRequest(key=whose))
+    policy = await loads_policy_section(calls, whose)
     pairs = [
         item
         for item in (await calls.call("ListPairs", admin.ListPairsRequest())).pairs
@@ -63,7 +63,7 @@ async def peer_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
             MinutesSection(f"Failures and deferrals{f' of {engine}' if engine else ''}", engine, plain(peer)),
             readers_section("Who reads from it, or is read by it", readers, now),
             failed_section(found, failures, now),
-            loads_policy_section(whose, effective),
+            policy,
             text_section("As the engine sees it", lines, folded=True),
             table_section(
                 "Pair",
@@ -79,7 +79,8 @@ def _elsewhere(readers: list[admin.PeerSummary]) -> list[str]:
     """Say whether it is this engine's trouble or everybody's."""
     if len(readers) < 2:  # noqa: PLR2004
         return []
-    wrong = sum(map(is_wrong, readers))
+    wrong, total = sum(map(is_wrong, readers)), len(readers)
     unknown = sum(not item.condition for item in readers)
     more = f"; of {unknown} it is not known" if unknown else ""
-    return [f"{wrong} of the {len(readers)} engines that have it are in trouble with it{more}"]
+    many = f"All {total}" if wrong == total else f"{wrong or 'None'} of the {total}"
+    return [f"{many} engines that have it are in trouble with it{more}"]

@@ -1,4 +1,4 @@
-"""Tables that the panels of a peer, an engine and a condition share: who has it, what failed by kind, what the policy says. Pure.
+"""Tables that the panels of a peer, an engine and a condition share: who has it, what failed by kind, what the policy says.
 
 What an agent does not tell is ``not known``, which is neither none nor 0.
 """
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.page.details.detail import Link, TableSection, table_section
-from penstock.agent.page.wire import about
+from penstock.agent.page.wire import AdminCalls, AnswerError, about, plain
 from penstock.agent.views import text
 from penstock.agent.views.peers import peer_name, quantiles
 from penstock.agent.views.tables import Table
@@ -82,13 +82,14 @@ def readers_section(title: str, items: Sequence[admin.PeerSummary], now: float) 
             word_of(item),
             _since(item, now),
             traffic_words(item),
+            str(item.failures_last_15_minutes) if item.HasField("failures_last_15_minutes") else NOT_KNOWN,
             quantiles(item.waits.last_minute).partition("/")[2] or text.NONE,
         )
         for item in shown
     ]
     return table_section(
         title,
-        Table(("ENGINE", "NOW", "SINCE", "LAST 15 MINUTES", "WAIT P99"), rows),
+        Table(("ENGINE", "NOW", "SINCE", "LAST 15 MINUTES", "FAILED", "WAIT P99"), rows),
         sentence=_left_out(len(items), "no engine is known to have it"),
         links=[Link("peer", engine=text.engine(item.key), peer=item.peer.address) for item in shown],
     )
@@ -129,7 +130,7 @@ def _left_out(total: int, nothing: str) -> str:
 
 
 def traffic_words(item: admin.PeerSummary) -> str:
-    """Return what was moved by channel and direction: ``kv in 20, 3 failed``; not known from older agents."""
+    """Return what was moved by channel and direction: ``kv in 20 ok, 3 failed``; not known from older agents."""
     if not item.traffic:
         return NOT_KNOWN if item.transfers_ok or not item.condition else "nothing"
     return ", ".join(map(_way, item.traffic))
@@ -140,7 +141,7 @@ def _way(item: admin.PeerTraffic) -> str:
     if not item.HasField("last_15_minutes"):
         return f"{way} {NOT_KNOWN}"
     failed = item.last_15_minutes.transfers_failed
-    return f"{way} {item.last_15_minutes.transfers_ok}{f', {failed} failed' if failed else ''}"
+    return f"{way} {item.last_15_minutes.transfers_ok} ok{f', {failed} failed' if failed else ''}"
 
 
 def failed_section(
@@ -210,8 +211,11 @@ def policy_section(
     )
 
 
-def loads_policy_section(key: common.EngineKey, effective: admin.EffectivePolicy) -> TableSection:
-    """Return what the policy of an engine does about failed loads, waits and peers."""
-    return policy_section(
-        f"What the policy of {text.engine(key)} does about it", effective, sections=_OF_LOADS
-    )
+async def loads_policy_section(calls: AdminCalls, key: common.EngineKey) -> TableSection:
+    """Return what the policy of an engine does about failed loads, waits and peers; of one that has gone it is not known."""
+    title = plain(f"What the policy of {text.engine(key)} does about it")
+    try:
+        effective = await calls.call("GetEffectivePolicy", admin.GetEffectivePolicyRequest(key=key))
+    except AnswerError as error:
+        return TableSection(title, (), (), plain(f"{NOT_KNOWN}: {error.sentence}"))
+    return policy_section(title, effective, sections=_OF_LOADS)
