@@ -66,7 +66,7 @@ def test_a_request_is_its_time_first(tab: Tab, server: ScriptedServer) -> None:
         "sentences": ["It waited.", "It is long."],
         "sections": [
             {**bars, "rows": [{**bar, "gates": gates}]},
-            {"kind": "text", "title": "Parts", "text": "all"},
+            {"kind": "text", "title": "Parts", "text": "all", "folded": True},
         ],
         "traceUrl": "https://jaeger.example.com/trace/1",
     }

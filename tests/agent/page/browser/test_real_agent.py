@@ -91,11 +91,12 @@ def _has_the_peers(tab: Tab, agent: AgentProcess) -> bool:
 
 
 def test_every_detail_opens(tab: Tab, agent: AgentProcess) -> None:
-    """Request, peer, engine, policy, policies, engines and events of a real agent are shown, without an error."""
+    """Request, peer, engine, condition, policy, policies, engines and events of a real agent are shown, without an error."""
     details = {
         "request&open-id=cmpl-wait-0-0": "has not finished",
         f"peer&open-engine=decode/0&open-peer={PEERS[0]}": f"Peer {PEERS[0]}",
         "engine&open-engine=decode/0": "maxTransferWait",
+        f"condition&open-name=peer_refuses&open-peer={PEERS[0]}": "refuses connections",
         "policy&open-name=decode-default": "kind: TransferPolicy",
         "policies": "decode-default",
         "engines": "prefill/0",

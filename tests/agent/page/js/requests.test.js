@@ -12,6 +12,7 @@ test("A detail has its address, and names in it are escaped", () => {
   assert.equal(address(panelOf("request", {id: "a&b"})), "/api/request?id=a%26b");
   assert.equal(address(panelOf("peer", {engine: "n/s/0", peer: "h:1"})), "/api/peer?engine=n%2Fs%2F0&peer=h%3A1");
   assert.equal(address(panelOf("engine", {engine: "n/s/0"})), "/api/engine?key=n%2Fs%2F0");
+  assert.equal(address(panelOf("condition", {name: "peer_slow", peer: "h:1", engine: "a/0"})), "/api/condition?kind=peer_slow&peer=h%3A1&engine=a%2F0");
   assert.equal(address(panelOf("policy", {name: "p"})), "/api/policy?name=p");
   assert.equal(address(panelOf("events", {peer: "h:1"})), "/api/events?peer=h%3A1&seconds=900&limit=200");
   assert.equal(address(panelOf("policies")), "/api/policies");
