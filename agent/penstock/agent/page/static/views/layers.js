@@ -30,11 +30,13 @@ export function Layers({found, kind, state, act, children}) {
     <${Sections} sections=${open} act=${act} live=${live} />
     ${layered &&
     html`${children}
-      <details>
-        <summary>All that is known</summary>
-        ${rest.map((sentence) => html`<p>${sentence}</p>`)}
-        <${Sections} sections=${folded} act=${act} live=${live} />
-      </details>`}`;
+      <section>
+        <details>
+          <summary>All that is known</summary>
+          ${rest.map((sentence) => html`<p>${sentence}</p>`)}
+          <${Sections} sections=${folded} act=${act} live=${live} />
+        </details>
+      </section>`}`;
 }
 
 /** @param {Section} section */
