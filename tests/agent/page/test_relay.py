@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.agent.agent import wait_until
+from tests.support.agent.batches import PEER
 from tests.support.page.addresses import bearer, token_of
 from tests.support.page.pods import NAMES, Pods
 from tests.support.page.tab import Tab, ask, write
@@ -83,6 +84,22 @@ def test_the_logs_of_all_agents_go_on_behind_one_position(pods: Pods) -> None:
     assert [each for each in failed if each.startswith("a")] == ["a-0", "a-1", "a-2", "a-3"]
     assert len(positions) == len({*positions})
     assert all(each.startswith(NAMES) for each in positions)
+
+
+def test_a_peers_panel_has_the_engines_of_all_agents(pods: Pods) -> None:
+    """Whoever's panel it is; a condition is that of the relay's verdict."""
+    for name in NAMES:
+        pods.fail(name, f"{name}-panel")
+
+    def readers() -> set[str]:
+        body = ask(pods.page, "/api/peer", engine="decode-1/0", peer=PEER).body
+        return {row["cells"][0] for row in body["sections"][1]["rows"]} if "sections" in body else set()
+
+    wait_until(lambda: readers() == {f"{name}/0" for name in NAMES}, "all engines have the peer")
+    found = ask(pods.page, "/api/condition", kind="leases_wait", engine="decode-1/0")
+    assert found.status == 200
+    assert found.body["sections"][0]["plot"] == "held"
+    assert "this condition" in found.body["sentences"][0].lower()
 
 
 def test_an_agent_that_hangs_is_named(pods: Pods) -> None:
