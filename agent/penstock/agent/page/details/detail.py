@@ -133,6 +133,33 @@ Section: TypeAlias = TableSection | WaterfallSection | TextSection | PlotSection
 
 
 @dataclass(frozen=True, slots=True)
+class EditField:
+    """A field of a policy's form: as ``FormField`` of the manifest, and its *value* as text; empty where it is not set."""
+
+    path: str
+    section: str
+    about: str
+    kind: str
+    choices: tuple[str, ...]
+    least: float | None
+    most: float | None
+    pattern: str
+    bounds: str
+    unit: str
+    meaning: str
+    default: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A manifest that is being edited, in both forms."""
+
+    manifest: str
+    fields: tuple[EditField, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Detail:
     """The answer to a question.
 
@@ -140,6 +167,7 @@ class Detail:
         manifest: of a policy, for the editor; empty for other details.
         generation: of a policy; 0 for other details.
         trace_url: where the operator's own trace backend shows a request; empty for none.
+        fields: of a policy, for the form of the editor; empty for other details.
 
     """
 
@@ -150,6 +178,7 @@ class Detail:
     manifest: str = ""
     generation: int = 0
     trace_url: str = ""
+    fields: tuple[EditField, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +233,7 @@ def fitted(value: Detail | WriteAnswer, most: int = MAX_MESSAGE_BYTES) -> bytes:
         if largest is None or len(encode(value.sections[largest])) < most // 32:
             changes: Any = {"sentences": value.sentences[: len(value.sentences) // 2]}
             if isinstance(value, Detail) and len(value.manifest) > most // 4:
-                changes["manifest"] = ""
+                changes |= {"manifest": "", "fields": ()}
             value = replace(value, **changes)
             continue
         sections = list(value.sections)

@@ -7,7 +7,6 @@ import difflib
 import json
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from penstock.agent.page.details.arguments import engine_of, name_of, number_of, selector_of
 from penstock.agent.page.details.condition import condition_detail
 from penstock.agent.page.details.detail import (
@@ -22,6 +21,7 @@ from penstock.agent.page.details.detail import (
 )
 from penstock.agent.page.details.engine import engine_detail
 from penstock.agent.page.details.peer import peer_detail
+from penstock.agent.page.details.policy_fields import edit_fields, manifest_text
 from penstock.agent.page.details.request import request_detail
 from penstock.agent.page.screen import signals_message
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, encode, plain
@@ -125,7 +125,9 @@ async def _policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     engines = (await calls.call("ListEngines", admin.ListEnginesRequest())).engines
     entries = (await calls.call("ListAudit", admin.ListAuditRequest(name=name, limit=_MAX_CHANGES))).entries
     rollouts = (await calls.call("ListPolicyRollouts", admin.ListPolicyRolloutsRequest())).rollouts
-    manifest = _manifest_text(item.manifest_json)
+    document = json.loads(item.manifest_json)
+    manifest = manifest_text(document)
+    short = len(manifest) <= _MAX_MANIFEST
     selected = [each for each in engines if any(policy.name == name for policy in each.wanted_policies)]
     _, *lines = policy_description(item, selected, (), calls.clock())
     history = audit_rows(entries, calls.clock())
@@ -134,7 +136,7 @@ async def _policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
         table_section("History", history, sentence="" if history.rows else "no change is recorded"),
         *_last_change(entries),
     ]
-    if len(manifest) <= _MAX_MANIFEST:
+    if short:
         sections.insert(1, TextSection("Manifest", manifest))
     differ = (
         [f"the agents of this relay have {len(found)} different policies of this name"]
@@ -149,21 +151,19 @@ async def _policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
         sentences=sentences([*differ, *moving]),
         command=about("describe", "policy", name=name),
         sections=tuple(sections),
-        manifest=manifest if len(manifest) <= _MAX_MANIFEST else "",
+        manifest=manifest if short else "",
         generation=item.generation,
+        fields=edit_fields(document) if short else (),
     )
-
-
-def _manifest_text(manifest_json: str) -> str:
-    """Return a manifest as people write it. Pure."""
-    return yaml.safe_dump(json.loads(manifest_json), sort_keys=False, allow_unicode=True)
 
 
 def _last_change(entries: Sequence[Any]) -> list[Section]:
     """Return the difference of the last change to the manifest before, as a section; nothing where there was none. Pure."""
     for entry in entries:
         if entry.old_manifest_json and entry.new_manifest_json:
-            old, new = (_manifest_text(each) for each in (entry.old_manifest_json, entry.new_manifest_json))
+            old, new = (
+                manifest_text(json.loads(each)) for each in (entry.old_manifest_json, entry.new_manifest_json)
+            )
             lines = difflib.unified_diff(
                 old.splitlines(),
                 new.splitlines(),

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.page.details.arguments import engine_of, flag_of, name_of, number_of, selector_of
 from penstock.agent.page.details.detail import Section, WriteAnswer, fitted, sentences, table_section
+from penstock.agent.page.details.policy_fields import manifest_of, write_draft
+from penstock.agent.page.details.what_if import WhatIf, what_if
 from penstock.agent.page.wire import AdminCalls, AnswerError, command, plain
-from penstock.agent.parsing.yaml_documents import MAX_POLICY_VALUES, DocumentError, read_documents
 from penstock.agent.views import text
 from penstock.agent.views.engines import is_stopped
 from penstock.agent.views.tables import Table
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1.common_pb2 import EngineKey
 
-_MAX_MANIFEST = 256 * 1024
 _MAX_SECONDS = 86_400
 _DRY = " (dry run: nothing was changed)"
 # Of a pause: engines that have not followed by then are listed as they are.
@@ -32,16 +32,20 @@ async def write_policy(calls: AdminCalls, body: Mapping[str, Any], author: str) 
     """Apply a manifest, or say what it would change; the generation of the dry run keeps others' changes."""
     # A quarter of a second of a core, for the longest.
     manifest, dry_run = await asyncio.to_thread(_manifest, body), flag_of(body, "dryRun")
-    request = admin.ApplyPolicyRequest(manifest_json=json.dumps(manifest), author=author, dry_run=dry_run)
+    written = json.dumps(manifest)
+    request = admin.ApplyPolicyRequest(manifest_json=written, author=author, dry_run=dry_run)
     if body.get("generation") is not None:
         request.if_generation = number_of(body, "generation", 0, 2**53)
     response = await calls.call("ApplyPolicy", request)
     sentence = f"policy {response.name} {response.result}, generation {response.generation}"
+    past = await what_if(calls, written, response) if dry_run else WhatIf((), ())
     return fitted(
         WriteAnswer(
             sentence=plain(sentence + (_DRY if dry_run else "")),
-            sentences=sentences([*(f"warning: {each}" for each in response.warnings), *response.shares]),
-            sections=(_changes(response),),
+            sentences=sentences(
+                [*(f"warning: {each}" for each in response.warnings), *response.shares, *past.sentences]
+            ),
+            sections=(_changes(response), *past.sections),
             command=command("apply", "-f", "FILE", *(["--dry-run"] if dry_run else [])),
         )
     )
@@ -108,27 +112,15 @@ WRITES: dict[str, Callable[[AdminCalls, Mapping[str, Any], str], Awaitable[bytes
     "policy": write_policy,
     "pause": write_pause,
     "quarantine": write_quarantine,
+    "draft": write_draft,
 }
-"""The writes by their names; each takes the body and the author."""
+"""The writes by their names, and what the editor asks between them; each takes the body and the author."""
 
 
 def _manifest(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a body, YAML or JSON, with the reason that people give."""
-    written = body.get("manifest")
-    if not isinstance(written, str) or not written.strip() or len(written) > _MAX_MANIFEST:
-        raise AnswerError(400, f"manifest is a text of 1 to {_MAX_MANIFEST} characters")
-    try:
-        found = [
-            item.value for document in read_documents(written, MAX_POLICY_VALUES) for item in document.items()
-        ]
-    except DocumentError as error:
-        raise AnswerError(400, f"line {error.line}: {error}") from None
-    if len(found) != 1 or not isinstance(found[0], dict):
-        raise AnswerError(400, f"the text has {len(found)} manifests; write one")
-    manifest = {key: value for key, value in found[0].items() if key != "status"}
-    metadata, name = manifest.get("metadata"), name_of(body, "name", needed=False)
-    if name and isinstance(metadata, dict) and metadata.get("name") != name:
-        raise AnswerError(400, f"the manifest is of policy {metadata.get('name')!r}, not of {name!r}")
+    """Return the manifest of a body with the reason that people give."""
+    manifest = manifest_of(body)
+    metadata = manifest.get("metadata")
     if (reason := name_of(body, "reason", needed=False)) and isinstance(metadata, dict):
         annotations = metadata.get("annotations")
         metadata["annotations"] = {**(annotations if isinstance(annotations, dict) else {}), _REASON: reason}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.policy.manifest.ejection_rules import EjectionRules, ejection_rules, strictest
 from penstock.agent.policy.manifest.engine_share import engine_identity
+from penstock.agent.policy.manifest.form_fields import FormField, form_fields
 from penstock.agent.policy.manifest.manifest import (
     API_VERSION,
     BREAK_GLASS_PRIORITY,
@@ -14,6 +15,7 @@ from penstock.agent.policy.manifest.manifest import (
     prefix_errors,
     read_json,
 )
+from penstock.agent.policy.manifest.meanings import MEANINGS
 from penstock.agent.policy.manifest.merge import (
     FieldSource,
     Merged,
@@ -30,8 +32,10 @@ __all__ = [
     "API_VERSION",
     "BREAK_GLASS_PRIORITY",
     "KIND",
+    "MEANINGS",
     "EjectionRules",
     "FieldSource",
+    "FormField",
     "Leaf",
     "Leaves",
     "Manifest",
@@ -42,6 +46,7 @@ __all__ = [
     "effective_schedule",
     "ejection_rules",
     "engine_identity",
+    "form_fields",
     "is_of_the_fleet",
     "merge_policies",
     "parse_manifest",
