@@ -35,6 +35,10 @@ class ScriptedServer:
         """Answers by path, below ``/api/``."""
         self.writes: list[tuple[str, dict[str, Any], str]] = []
         """Of each write: its kind, its body, and the header that keeps other sites out."""
+        self.answers: dict[str, dict[str, Any]] = {}
+        """What answers to writes of a kind have, or have instead."""
+        self.refusals: dict[str, str] = {}
+        """Sentences with which writes of a kind are refused."""
         self._open: set[asyncio.Queue[Message | None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -123,7 +127,10 @@ class ScriptedServer:
     async def _write(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.writes.append((request.match_info["kind"], body, request.headers.get("X-Penstock", "")))
-        what = "would be" if body["dryRun"] else "is"
+        kind = request.match_info["kind"]
+        if kind in self.refusals:
+            return web.json_response({"error": self.refusals[kind]}, status=409)
+        what = "would be" if body.get("dryRun") else "is"
         return web.json_response(
             {
                 "sentence": f"2 engines {what} changed",
@@ -131,6 +138,7 @@ class ScriptedServer:
                 "sections": [],
                 "command": "agentctl pause",
             }
+            | self.answers.get(kind, {})
         )
 
 

@@ -34,11 +34,11 @@ def manifest_text(manifest: Any) -> str:
 
 
 def edit_fields(manifest: Mapping[str, Any]) -> tuple[EditField, ...]:
-    """Return the fields of a form with their values: sections that are set come first, what all have comes last."""
+    """Return the fields of a form with their values: sections with one that is set come first, those without a name last."""
     spec = manifest.get("spec")
     made = [EditField(**asdict(each), value=_value(spec, each)) for each in form_fields()]
     sections = list(dict.fromkeys(each.section for each in made))
-    used = {each.section for each in made if each.value}
+    used = {each.section for each in made if each.value and each.kind != "yaml"}
     return tuple(
         sorted(
             made,

@@ -242,6 +242,24 @@
  * @property {string} [manifest]
  * @property {number} [generation]
  * @property {string} [traceUrl]
+ * @property {EditField[]} [fields] of a policy's form
+ *
+ * @typedef {object} EditField
+ * @property {string} path below `spec`
+ * @property {string} section the path without its last name; "" for a field of `spec` itself
+ * @property {string} about what the section is for
+ * @property {"duration" | "count" | "share" | "factor" | "choice" | "text" | "yaml"} kind "yaml" has no input
+ * @property {string[]} choices
+ * @property {number | null} least
+ * @property {number | null} most
+ * @property {string} pattern
+ * @property {string} bounds in words
+ * @property {string} unit
+ * @property {string} meaning
+ * @property {string} default "" where another policy or vLLM decides
+ * @property {string} value "" where it is not set
+ *
+ * @typedef {{manifest: string, fields: EditField[]}} Draft
  *
  * @typedef {{sentence: string, sentences: string[], sections: Section[], command: string}} WriteAnswer
  */

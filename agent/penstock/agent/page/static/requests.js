@@ -73,8 +73,27 @@ export async function signalsOf(engine, gone) {
  * @param {WriteBody & {dryRun: boolean, reason: string}} body
  * @returns {Promise<WriteAnswer>}
  */
-export async function write(kind, body) {
-  return await answered(
+export function write(kind, body) {
+  return posted(kind, body);
+}
+
+/**
+ * Asks what the other tab of the editor shows of a draft.
+ *
+ * @param {WriteBody} body
+ * @returns {Promise<import("./messages.js").Draft>}
+ */
+export function draftOf(body) {
+  return posted("draft", body);
+}
+
+/**
+ * @param {string} kind
+ * @param {WriteBody} body
+ * @returns {Promise<any>}
+ */
+function posted(kind, body) {
+  return answered(
     fetch(`/api/write/${kind}`, {
       method: "POST",
       headers: {"Content-Type": "application/json", "X-Penstock": "page", ...authorization()},

@@ -118,7 +118,7 @@
  * @typedef {{state: State, asked: {signals: Signals | null, error: string}}} Live
  *
  * @typedef {"policy" | "pause" | "quarantine"} WriteKind
- * @typedef {{engine?: string, peer?: string, seconds?: number, undo?: boolean, name?: string, manifest?: string, generation?: number}} WriteBody
+ * @typedef {{engine?: string, peer?: string, seconds?: number, undo?: boolean, name?: string, manifest?: string, changes?: Record<string, string>, generation?: number}} WriteBody
  *
  * `onCursor` is told the beginning of the slot under the cursor, null for none; `onPick` the one that is chosen.
  *

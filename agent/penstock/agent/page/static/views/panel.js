@@ -84,17 +84,20 @@ function Asked({panel, state, act}) {
   const found = answer.detail;
   const moment = state.hello?.source === "bundle" ? state.clock : (answer.time ?? 0) + state.skew;
   const when = answer.time && moment ? `as of ${clock(moment)}` : "";
+  const again = () => setRound(round + 1);
+  const writes = found && state.hello?.writable && html`<${Writes} panel=${panel} detail=${found} again=${again} act=${act} />`;
   const note = state.scrub !== null && when ? `${when}, not of ${clock(state.scrub)}` : when;
-  return html`<${Head} title=${found?.title ?? titleOf(panel)} note=${note} again=${() => setRound(round + 1)} act=${act} />
+  return html`<${Head} title=${found?.title ?? titleOf(panel)} note=${note} again=${again} act=${act} />
     ${answer.error && html`<p role="alert" class="error">${answer.error}</p>`}
     ${!found && !answer.error && html`<p class="empty">Asking …</p>`}
     ${found &&
-    html`<${Layers} found=${found} kind=${panel.kind} state=${state} act=${act}>
+    html`${panel.kind === "policy" && writes}
+      <${Layers} found=${found} kind=${panel.kind} state=${state} act=${act}>
         <p><${Copy} command=${found.command} text=${true} /></p>
         <${Narrow} panel=${panel} act=${act} />
       <//>
       ${state.hello?.writable
-        ? html`<${Writes} panel=${panel} detail=${found} act=${act} />`
+        ? panel.kind !== "policy" && writes
         : state.hello?.token &&
           WRITABLE.has(panel.kind) &&
           html`<p class="note">To write, open the link that <${Copy} command="agentctl page" text=${true} /> prints, with write access.</p>`}`}`;
