@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.agent.page.details.detail import EditField
 from penstock.agent.page.details.policy_fields import edit_fields, manifest_text
 from penstock.agent.page.wire import as_values
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 from tests.agent.page.browser.test_controls import opened
 from tests.agent.page.browser.test_layout import detail
@@ -16,6 +16,8 @@ from tests.support.browser.script import stream
 from tests.support.policy.policies import document
 
 if TYPE_CHECKING:
+    from penstock.agent.page.details.detail import EditField
+
     from tests.support.browser.chromium import Tab
     from tests.support.browser.scripted_server import ScriptedServer
 
@@ -48,7 +50,7 @@ def edit(tab: Tab, server: ScriptedServer) -> None:
 def type_in(tab: Tab, name: str, text: str) -> None:
     """Write over what an input has."""
     one = tab.driver.find_element(By.NAME, name)
-    one.clear()
+    one.send_keys(Keys.CONTROL, "a")
     one.send_keys(text)
 
 
@@ -80,7 +82,10 @@ def test_the_form_is_first_and_its_button_is_seen(tab: Tab, server: ScriptedServ
         "maxRecomputeTokens"
     )
     about = tab.text(f'[id="about-{WAIT}"]')
-    assert about == "The wait for the end of the transfer, from its start on: a duration from 1ms to 1h such as 30s"
+    assert (
+        about
+        == "The wait for the end of the transfer, from its start on: a duration from 1ms to 1h such as 30s"
+    )
     assert "{role: decode} in the YAML only" in tab.text('[id="selector.matchLabels"]')
     click(tab, "YAML")
     tab.until(lambda: tab.texts("textarea"))

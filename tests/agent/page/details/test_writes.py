@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
+from penstock.proto.v1.common_pb2 import DECIDED_BY_VLLM, OUTCOME_FAILED
 
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until
-from tests.support.agent.batches import transfer_failure
+from tests.support.agent.batches import deferral_end, transfer_failure
+from tests.support.agent.stories import SECOND, outcome
 from tests.support.page.addresses import AUTHOR, bearer, page_of, token_of
 from tests.support.page.sample_fleet import PEERS, manifest, sample_fleet
 from tests.support.page.tab import MAX_BYTES, Answer, Tab, ask, write
@@ -85,6 +87,63 @@ def test_a_policy_is_tried_and_then_applied(agent: AgentProcess) -> None:
     shown = ask(page, "/api/policy", name="late").body
     assert shown["generation"] == 1
     assert "priority: 200" in shown["manifest"]
+
+
+def test_a_dry_run_says_what_the_last_hour_would_have_been(
+    fleet: tuple[AgentProcess, list[FakeEngine]],
+) -> None:
+    """By engine, against what is recorded; of engines without loads it says that it does not know."""
+    agent, engines = fleet
+    now = time.time_ns()
+    engines[2].publish(
+        *(
+            each
+            for name in ("a", "b", "c")
+            for each in (
+                outcome(name, OUTCOME_FAILED, time_ns=now, decided_by=DECIDED_BY_VLLM),
+                deferral_end(name, start_ns=now - SECOND, time_ns=now),
+            )
+        )
+    )
+    body = {
+        "name": "hour",
+        "manifest": manifest("hour", "recompute", 300),
+        "reason": "a test",
+        "dryRun": True,
+    }
+    said = "Of the 3 remote loads of the last hour: failed 3 → 0, recomputed 0 → 3, waited 3.0s."
+    wait_until(
+        lambda: said in _write(agent, "policy", body).body["sentences"], "the loads are in the journal"
+    )
+    table = _write(agent, "policy", body).body["sections"][-1]
+    assert table["title"] == "The last hour: recorded → with this policy"
+    assert [row["cells"] for row in table["rows"]] == [["decode/2", "3", "3 → 0", "0 → 3", "3.0s"]]
+    other = json.loads(body["manifest"])  # type: ignore[arg-type]
+    other["spec"]["selector"] = {"matchLabels": {"role": "prefill"}}
+    found = _write(agent, "policy", {**body, "manifest": json.dumps(other)}).body["sentences"]
+    assert found[-1] == (
+        "What it would have changed is not known: no remote load of its engines is recorded in the last hour."
+    )
+
+
+def test_a_form_changes_fields_of_a_manifest(agent: AgentProcess) -> None:
+    """The dry run is of the manifest with the changes, a draft is its YAML, and an error has the sentence of a file's."""
+    shown = ask(page_of(agent), "/api/policy", name="decode-default").body
+    values = {each["path"]: each["value"] for each in shown["fields"]}
+    assert (values["deferral.maxTransferWait"], values["kvLoadFailure.overBudget"]) == ("5s", "")
+    body = {"name": "decode-default", "manifest": shown["manifest"], "generation": shown["generation"]}
+    changes = {"peerQuarantine.failures": "7", "kvLoadFailure.action": ""}
+    tried = _write(agent, "policy", {**body, "changes": changes, "reason": "a test", "dryRun": True})
+    rows = [row["cells"] for row in tried.body["sections"][0]["rows"]]
+    assert ["decode/0", "peerQuarantine.failures", "-", "7 (decode-default)"] in rows
+    draft = _write(agent, "draft", {**body, "changes": changes}).body
+    assert "failures: 7" in draft["manifest"]
+    assert "kvLoadFailure" not in draft["manifest"]
+    assert len(draft["fields"]) == len(shown["fields"])
+    wrong = _write(agent, "policy", {**body, "changes": {"deferral.maxTransferWait": "2h"}, "dryRun": True})
+    assert wrong.status == 400
+    assert "spec.deferral.maxTransferWait is '2h'; use a duration from 1ms to 1h" in wrong.body["error"]
+    assert ask(page_of(agent), "/api/policy", name="decode-default").body["generation"] == shown["generation"]
 
 
 @pytest.mark.parametrize(

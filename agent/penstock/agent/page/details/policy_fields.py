@@ -38,13 +38,16 @@ def edit_fields(manifest: Mapping[str, Any]) -> tuple[EditField, ...]:
     spec = manifest.get("spec")
     made = [EditField(**asdict(each), value=_value(spec, each)) for each in form_fields()]
     sections = list(dict.fromkeys(each.section for each in made))
-    used = {each.section for each in made if each.value and each.kind != "yaml"}
+    used = {_top(each) for each in made if each.value and each.kind != "yaml"}
     return tuple(
         sorted(
-            made,
-            key=lambda each: (not each.section, each.section not in used, sections.index(each.section)),
+            made, key=lambda each: (not each.section, _top(each) not in used, sections.index(each.section))
         )
     )
+
+
+def _top(field: EditField) -> str:
+    return field.section.partition(".")[0]
 
 
 def changed(manifest: dict[str, Any], changes: Mapping[str, str | None]) -> dict[str, Any]:
