@@ -20,7 +20,7 @@ from penstock.agent.ctl.routers.endpoints import MAX_ENDPOINTS, MAX_FILE_BYTES
 from penstock.agent.evidence import served
 from penstock.agent.ingest import admission, message_limits, service
 from penstock.agent.page import server as page
-from penstock.agent.page.details import writes
+from penstock.agent.page.details import policy_fields
 from penstock.agent.page.live import hub, tab
 from penstock.agent.parsing import format_size, options, yaml_documents
 from penstock.agent.policy.files import file_source
@@ -219,7 +219,7 @@ INPUTS = (
     ),
     Input(
         "writes of the page",
-        f"{_size(page.MAX_BODY_BYTES)}, {_size(writes._MAX_MANIFEST)} a policy",
+        f"{_size(page.MAX_BODY_BYTES)}, {_size(policy_fields._MAX_MANIFEST)} a policy",
         f"{yaml_documents.MAX_POLICY_VALUES:,} values",
         str(yaml_documents.MAX_DEPTH),
         "one after the other",

@@ -150,7 +150,7 @@ def test_a_policy_is_edited_unless_another_has_changed_it(tab: Tab, agent: Agent
     apply(agent.admin, manifest("edited", priority=200))
     place = _link(agent, "open=policy&open-name=edited")
     tab.open(place)
-    _try_edit(tab, "recompute", "fail")
+    _try_edit(tab, "fail")
     rows = tab.texts(".dry-run tbody tr")
     assert any(
         all(word in row for word in ("decode/0", "kvLoadFailure.action", "fail (edited)")) for row in rows
@@ -162,7 +162,7 @@ def test_a_policy_is_edited_unless_another_has_changed_it(tab: Tab, agent: Agent
     assert "priority: 300" in _stored(agent)
     assert "action: recompute" in _stored(agent)
     tab.open(place)
-    _try_edit(tab, "recompute", "fail")
+    _try_edit(tab, "fail")
     tab.js("document.querySelector('dialog .confirm').click()")
     tab.until(lambda: "action: fail" in _stored(agent))
     assert "quarter-to-ten" in "\n".join(agentctl(agent, "get", "audit", "edited"))
@@ -208,16 +208,19 @@ def _stored(agent: AgentProcess) -> str:
     return "\n".join(agentctl(agent, "get", "policy", "edited", "-o", "yaml"))
 
 
-def _try_edit(tab: Tab, old: str, new: str) -> None:
-    """Replace a word of the manifest in the open panel, give a reason, and see what it would do."""
+def _try_edit(tab: Tab, action: str) -> None:
+    """Choose another action in the form of the open panel, read it in the YAML, give a reason, and see what it would do."""
     tab.until_text("dialog", "Edit edited")
     tab.js(
-        "const form = document.querySelector('dialog .write'); form.open = true;"
-        "const type = (one, text) => { one.value = text; one.dispatchEvent(new Event('input', {bubbles: true})); };"
-        "const text = form.querySelector('textarea'); type(text, text.value.replace(arguments[0], arguments[1]));"
-        "type(form.querySelector('[name=reason]'), 'quarter-to-ten');",
-        old,
-        new,
+        "const type = (name, text) => { const [one] = document.getElementsByName(name); one.value = text;"
+        "one.dispatchEvent(new Event('input', {bubbles: true})); };"
+        "type('kvLoadFailure.action', arguments[0]); type('reason', 'quarter-to-ten');",
+        action,
+    )
+    tab.until_text(".tabs", "changed, not applied")
+    tab.js("document.querySelector('.tabs button:last-of-type').click()")
+    tab.until(
+        lambda: f"action: {action}" in tab.js("return document.querySelector('textarea')?.value ?? ''")
     )
     tab.js("document.querySelector('dialog .write form').requestSubmit()")
     tab.until_text("dialog .confirm", "quarter-to-ten")
