@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import signal
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from nats.js.api import KeyValueConfig
+from penstock.proto.v1.common_pb2 import DECIDED_BY_VLLM, OUTCOME_FAILED
 
 from tests.support.agent.agent import wait_until
-from tests.support.agent.batches import PEER
+from tests.support.agent.batches import PEER, deferral_end
+from tests.support.agent.stories import SECOND, outcome
+from tests.support.nats.server import NatsServer
 from tests.support.page.addresses import bearer, token_of
 from tests.support.page.pods import NAMES, Pods
 from tests.support.page.tab import Tab, ask, write
+from tests.support.policy.policies import document
 from tests.support.stop import stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +63,41 @@ def test_the_page_of_a_relay_shows_all_agents(pods: Pods) -> None:
         return [row["cells"][0] for each in body.get("sections", ())[:1] for row in each["rows"]]
 
     wait_until(lambda: tried() == ["decode-1/0"], "what a pause would do is shown")
+
+
+def test_a_dry_run_replays_the_loads_of_all_agents(tmp_path: Path) -> None:
+    """Each agent its own log; the relay writes to its source, which is asked before."""
+    with ExitStack() as parts:
+        server = NatsServer(tmp_path / "nats").start()
+        parts.callback(server.kill)
+        asyncio.run(_create(server))
+        pods = Pods(parts, f"--policy-source={server.url}/policies")
+        now = time.time_ns()
+        for name in NAMES:
+            pods.engines[name].publish(
+                outcome(name, OUTCOME_FAILED, time_ns=now, decided_by=DECIDED_BY_VLLM),
+                deferral_end(name, start_ns=now - SECOND, time_ns=now),
+            )
+        token = token_of(pods.relay.address)
+        selects = document(
+            "all", selector={"matchExpressions": [{"key": "gone", "operator": "DoesNotExist"}]}
+        )
+        body = {"name": "all", "manifest": json.dumps(selects), "reason": "a test", "dryRun": True}
+
+        def tried() -> dict[str, Any]:
+            found: dict[str, Any] = write(pods.page, "policy", body, bearer(token)).body
+            return found
+
+        said = "Of the 2 remote loads of the last hour: failed 2 → 0, recomputed 0 → 2, waited 2.0s."
+        wait_until(lambda: said in tried().get("sentences", ()), "both have recorded their load")
+        engines, hour = tried()["sections"]
+        assert engines["title"] == "Matched engines"
+        assert [row["cells"][:3] for row in hour["rows"]] == [[f"{name}/0", "1", "1 → 0"] for name in NAMES]
+
+
+async def _create(server: NatsServer) -> None:
+    async with await server.client() as client:
+        await client.jetstream().create_key_value(KeyValueConfig(bucket="policies", history=64))
 
 
 def test_the_logs_of_all_agents_go_on_behind_one_position(pods: Pods) -> None:

@@ -22,7 +22,8 @@ NAMES = ("decode-0", "decode-1")
 class Pods:
     """Two agents with an engine each, and their relay with a page."""
 
-    def __init__(self, parts: ExitStack) -> None:
+    def __init__(self, parts: ExitStack, *flags: str) -> None:
+        """Start them until *parts* ends; *flags* are more of the relay's."""
         self._directory = parts.enter_context(short_directory())
         self.agents = {name: AgentProcess(self._directory / name) for name in NAMES}
         for name, agent in self.agents.items():
@@ -33,7 +34,8 @@ class Pods:
             name: parts.enter_context(FakeEngine(agent.listen)) for name, agent in self.agents.items()
         }
         listed = ",".join(f"{name}={agent.admin}" for name, agent in self.agents.items())
-        self._flags = (f"--agents={listed}", "--deadline=1s", "--page=127.0.0.1:0", "--page-write=yes")
+        own = (f"--agents={listed}", "--deadline=1s", "--page=127.0.0.1:0", "--page-write=yes")
+        self._flags = (*own, *flags)
         self.relay: RelayProcess = parts.enter_context(running_relay(self._directory, *self._flags))
         self.relay.wait_for(**dict.fromkeys(NAMES, "up"))
         self.page = relay_page_of(self.relay)

@@ -219,8 +219,6 @@ def _try_edit(tab: Tab, action: str) -> None:
     )
     tab.until_text(".tabs", "changed, not applied")
     tab.js("document.querySelector('.tabs button:last-of-type').click()")
-    tab.until(
-        lambda: f"action: {action}" in tab.js("return document.querySelector('textarea')?.value ?? ''")
-    )
+    tab.until(lambda: f"action: {action}" in tab.js("return document.querySelector('textarea')?.value ?? ''"))
     tab.js("document.querySelector('dialog .write form').requestSubmit()")
     tab.until_text("dialog .confirm", "quarter-to-ten")

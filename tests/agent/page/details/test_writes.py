@@ -146,6 +146,24 @@ def test_a_form_changes_fields_of_a_manifest(agent: AgentProcess) -> None:
     assert ask(page_of(agent), "/api/policy", name="decode-default").body["generation"] == shown["generation"]
 
 
+def test_a_policy_of_every_engine_is_edited_and_made_nowhere_else(agent: AgentProcess) -> None:
+    """A change of one that is for all engines needs no new confirmation; to become so it needs that of agentctl."""
+    body = {"name": "wide", "generation": 0, "reason": "a test", "dryRun": False}
+    wide = json.loads(manifest("wide", priority=50))
+    del wide["spec"]["selector"]
+    refused = _write(agent, "policy", {**body, "manifest": json.dumps(wide)})
+    assert (refused.status, "confirm with --all" in refused.body["error"]) == (400, True)
+    assert _ctl(agent, "set-policy", "wide", "--all", "--priority=50", "--kv-load-failure=recompute")
+    shown = ask(page_of(agent), "/api/policy", name="wide").body
+    change = {"manifest": shown["manifest"], "generation": shown["generation"], "changes": {"priority": "60"}}
+    assert _write(agent, "policy", {**body, **change}).status == 200
+    narrow = json.loads(manifest("decode-default"))
+    del narrow["spec"]["selector"]
+    found = {**body, "name": "decode-default", "generation": 1, "manifest": json.dumps(narrow)}
+    assert "confirm with --all" in _write(agent, "policy", found).body["error"]
+    assert _ctl(agent, "delete", "policy", "wide")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -36,6 +36,10 @@ async def write_policy(calls: AdminCalls, body: Mapping[str, Any], author: str) 
     request = admin.ApplyPolicyRequest(manifest_json=written, author=author, dry_run=dry_run)
     if body.get("generation") is not None:
         request.if_generation = number_of(body, "generation", 0, 2**53)
+        # 0 says that there is none yet.
+        request.all = request.if_generation > 0 and await _selects_all(
+            calls, name_of(body, "name", needed=False)
+        )
     response = await calls.call("ApplyPolicy", request)
     sentence = f"policy {response.name} {response.result}, generation {response.generation}"
     past = await what_if(calls, written, response) if dry_run else WhatIf((), ())
@@ -125,6 +129,15 @@ def _manifest(body: Mapping[str, Any]) -> dict[str, Any]:
         annotations = metadata.get("annotations")
         metadata["annotations"] = {**(annotations if isinstance(annotations, dict) else {}), _REASON: reason}
     return manifest
+
+
+async def _selects_all(calls: AdminCalls, name: str) -> bool:
+    """Return whether a policy is for every engine already, so that a change of it needs no new confirmation."""
+    if not name:
+        return False
+    found = (await calls.call("ListPolicies", admin.ListPoliciesRequest(name=name))).policies
+    selectors = [json.loads(each.manifest_json)["spec"].get("selector") or {} for each in found]
+    return bool(selectors) and not any(any(each.values()) for each in selectors)
 
 
 _REASON = "penstock.dev/reason"
