@@ -197,12 +197,15 @@ def test_the_tabs_are_of_one_manifest(tab: Tab, server: ScriptedServer) -> None:
 
 
 def test_a_draft_is_never_put_over_a_newer_generation(tab: Tab, server: ScriptedServer) -> None:
-    """Asking again follows what others did where nothing was changed; a change stays, of its own generation, and says so."""
+    """Asking again follows what others did where nothing was changed; a change stays, also without an answer, and says so."""
     edit(tab, server)
     server.details["policy"] = policy(generation=4)
     click(tab, "Ask again")
     tab.until_text(".tabs", "generation 4")
     type_in(tab, WAIT, "9s")
+    del server.details["policy"]
+    click(tab, "Ask again")
+    tab.until_text("dialog .inside > .error", "There is nothing of that name.")
     server.details["policy"] = policy(generation=5)
     click(tab, "Ask again")
     tab.until_text(".write [role=alert]", "Generation 5 is in force meanwhile; this draft is of 4")

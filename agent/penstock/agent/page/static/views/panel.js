@@ -77,7 +77,7 @@ function Asked({panel, state, act}) {
     const gone = new AbortController();
     detail(panel, gone.signal).then(
       (found) => setAnswer({detail: found, time: Date.now()}),
-      (error) => gone.signal.aborted || setAnswer({error: error.message}),
+      (error) => gone.signal.aborted || setAnswer((before) => ({...before, error: error.message})),
     );
     return () => gone.abort();
   }, [round]);
