@@ -146,6 +146,61 @@ def test_a_form_changes_fields_of_a_manifest(agent: AgentProcess) -> None:
     assert ask(page_of(agent), "/api/policy", name="decode-default").body["generation"] == shown["generation"]
 
 
+def test_the_last_change_of_a_policy_is_undone(agent: AgentProcess) -> None:
+    """A change, a deletion, and that it was made at all: each time what was before is back, and the audit log has who did it."""
+
+    def shown() -> dict[str, Any]:
+        found: dict[str, Any] = ask(page_of(agent), "/api/policy", name="undone").body
+        return found
+
+    def undo(*, dry_run: bool = False) -> Answer:
+        generation = shown()["generation"]
+        body = {"name": "undone", "generation": generation, "reason": "INC-9", "dryRun": dry_run}
+        return _write(agent, "undo", body)
+
+    for action, generation in (("recompute", 0), ("fail", 1)):
+        body = {"name": "undone", "manifest": manifest("undone", action, 300), "generation": generation}
+        assert _write(agent, "policy", {**body, "reason": "a test", "dryRun": False}).status == 200
+    tried = undo(dry_run=True)
+    assert tried.body["sentence"] == (
+        f"apply by {AUTHOR} undone: policy undone is what it was as generation 1 (dry run: nothing was changed)"
+    )
+    rows = [row["cells"] for row in tried.body["sections"][0]["rows"]]
+    assert ["decode/0", "kvLoadFailure.action", "fail (undone)", "recompute (undone)"] in rows
+    assert "action: fail" in shown()["manifest"]
+    stale = _write(agent, "undo", {"name": "undone", "generation": 1, "reason": "late", "dryRun": False})
+    assert (stale.status, stale.body["error"]) == (
+        409,
+        "policy 'undone' is at generation 2, not at 1; ask again",
+    )
+    assert undo().status == 200
+    assert "action: recompute" in shown()["manifest"]
+    changes = [row["cells"] for row in shown()["sections"][0]["rows"]]
+    assert [cells[1:3] for cells in changes] == [[AUTHOR, "INC-9"], [AUTHOR, "a test"], [AUTHOR, "a test"]]
+    assert changes[1][4] == "kvLoadFailure.action: recompute → fail"
+
+    _ctl(agent, "delete", "policy", "undone")
+    assert shown()["sentences"][0].startswith("There is no policy undone any more: delete by ")
+    assert undo().status == 200
+    assert "action: recompute" in shown()["manifest"]
+    assert _write(agent, "undo", {"name": "never", "generation": 0, "dryRun": True}).status == 404
+    _ctl(agent, "delete", "policy", "undone")
+
+
+def test_a_policy_that_was_just_made_is_undone_to_none(agent: AgentProcess) -> None:
+    """The dry run says what its engines get instead."""
+    body = {"name": "fresh", "manifest": manifest("fresh", "fail", 900), "generation": 0, "reason": "a test"}
+    assert _write(agent, "policy", {**body, "dryRun": False}).status == 200
+    undo = {"name": "fresh", "generation": 1, "reason": "INC-9"}
+    tried = _write(agent, "undo", {**undo, "dryRun": True}).body
+    assert f"apply by {AUTHOR} undone: there is no policy fresh, as before" in tried["sentence"]
+    assert tried["command"] == "agentctl delete policy fresh --dry-run"
+    rows = [row["cells"] for row in tried["sections"][0]["rows"]]
+    assert ["decode/0", "kvLoadFailure.action", "fail (fresh)", "recompute (decode-default)"] in rows
+    assert _write(agent, "undo", {**undo, "dryRun": False}).status == 200
+    assert "fresh" not in _ctl(agent, "get", "policy", "-o", "name")
+
+
 def test_a_policy_of_every_engine_is_edited_and_made_nowhere_else(agent: AgentProcess) -> None:
     """A change of one that is for all engines needs no new confirmation; to become so it needs that of agentctl."""
     body = {"name": "wide", "generation": 0, "reason": "a test", "dryRun": False}

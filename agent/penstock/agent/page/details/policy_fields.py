@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _MAX_MANIFEST = 256 * 1024
 _MAX_SHOWN = 200
+_REASON = "penstock.dev/reason"
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _DECIMAL = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 
@@ -97,6 +98,15 @@ def manifest_of(body: Mapping[str, Any]) -> dict[str, Any]:
     if name and isinstance(metadata, dict) and metadata.get("name") != name:
         raise AnswerError(400, f"the manifest is of policy {metadata.get('name')!r}, not of {name!r}")
     return changed(manifest, changes) if changes else manifest
+
+
+def with_reason(manifest: dict[str, Any], reason: str) -> dict[str, Any]:
+    """Return a manifest with the reason that people give for the change; it is changed in place."""
+    metadata = manifest.get("metadata")
+    if reason and isinstance(metadata, dict):
+        annotations = metadata.get("annotations")
+        metadata["annotations"] = {**(annotations if isinstance(annotations, dict) else {}), _REASON: reason}
+    return manifest
 
 
 async def write_draft(_calls: AdminCalls, body: Mapping[str, Any], _author: str) -> bytes:

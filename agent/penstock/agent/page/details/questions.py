@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.agent.page.details.arguments import engine_of, name_of, number_of, selector_of
 from penstock.agent.page.details.condition import condition_detail
 from penstock.agent.page.details.detail import (
     Detail,
     Link,
-    Section,
-    TextSection,
     fitted,
-    sentences,
     table_section,
-    text_section,
 )
 from penstock.agent.page.details.engine import engine_detail
 from penstock.agent.page.details.peer import peer_detail
-from penstock.agent.page.details.policy_fields import edit_fields, manifest_text
+from penstock.agent.page.details.policy import policy_detail
 from penstock.agent.page.details.request import request_detail
 from penstock.agent.page.screen import signals_message
 from penstock.agent.page.wire import AdminCalls, AnswerError, about, command, encode, plain
 from penstock.agent.views import text
 from penstock.agent.views.events import event_rows
-from penstock.agent.views.policies import audit_rows, policy_description, policy_rows
+from penstock.agent.views.policies import policy_rows
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import FailureMode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
 
 _MAX_SECONDS = 30 * 86_400
 _MAX_EVENTS = 1_000
@@ -115,71 +109,11 @@ async def _policies_detail(calls: AdminCalls, _query: Mapping[str, str]) -> Deta
     return Detail("Policies", (), command("get", "policy"), (table,))
 
 
-async def _policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
-    """Return one policy; of a relay whose agents differ the first."""
-    name = name_of(query, "name")
-    found = (await calls.call("ListPolicies", admin.ListPoliciesRequest(name=name))).policies
-    if not found:
-        raise AnswerError(404, f"policy {name!r} not found; 'agentctl get policy' lists them")
-    item = found[0]
-    engines = (await calls.call("ListEngines", admin.ListEnginesRequest())).engines
-    entries = (await calls.call("ListAudit", admin.ListAuditRequest(name=name, limit=_MAX_CHANGES))).entries
-    rollouts = (await calls.call("ListPolicyRollouts", admin.ListPolicyRolloutsRequest())).rollouts
-    document = json.loads(item.manifest_json)
-    manifest = manifest_text(document)
-    short = len(manifest) <= _MAX_MANIFEST
-    selected = [each for each in engines if any(policy.name == name for policy in each.wanted_policies)]
-    _, *lines = policy_description(item, selected, (), calls.clock())
-    history = audit_rows(entries, calls.clock())
-    sections: list[Section] = [
-        text_section("Policy", lines),
-        table_section("History", history, sentence="" if history.rows else "no change is recorded"),
-        *_last_change(entries),
-    ]
-    if short:
-        sections.insert(1, TextSection("Manifest", manifest))
-    differ = (
-        [f"the agents of this relay have {len(found)} different policies of this name"]
-        if len(found) > 1
-        else []
-    )
-    moving = [
-        f"rollout {each.state}, {each.percent} %: {each.message}" for each in rollouts if each.name == name
-    ]
-    return Detail(
-        title=plain(f"Policy {name}"),
-        sentences=sentences([*differ, *moving]),
-        command=about("describe", "policy", name=name),
-        sections=tuple(sections),
-        manifest=manifest if short else "",
-        generation=item.generation,
-        fields=edit_fields(document) if short else (),
-    )
-
-
-def _last_change(entries: Sequence[Any]) -> list[Section]:
-    """Return the difference of the last change to the manifest before, as a section; nothing where there was none. Pure."""
-    for entry in entries:
-        if entry.old_manifest_json and entry.new_manifest_json:
-            old, new = (
-                manifest_text(json.loads(each)) for each in (entry.old_manifest_json, entry.new_manifest_json)
-            )
-            lines = difflib.unified_diff(
-                old.splitlines(),
-                new.splitlines(),
-                f"generation {entry.old_generation}",
-                f"generation {entry.new_generation}",
-                lineterm="",
-            )
-            return [text_section("Last change", lines)]
-    return []
-
-
 _QUESTIONS: dict[str, Callable[[AdminCalls, Mapping[str, str]], Awaitable[Detail]]] = {
     "peer": peer_detail,
     "engine": engine_detail,
     "policies": _policies_detail,
-    "policy": _policy_detail,
+    "policy": policy_detail,
     "events": _events_detail,
 }
 _REQUEST, _SIGNALS, _CONDITION = "request", "signals", "condition"

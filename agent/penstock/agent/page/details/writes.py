@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.page.details.arguments import engine_of, flag_of, name_of, number_of, selector_of
 from penstock.agent.page.details.detail import Section, WriteAnswer, fitted, sentences, table_section
-from penstock.agent.page.details.policy_fields import manifest_of, write_draft
+from penstock.agent.page.details.policy_fields import manifest_of, with_reason, write_draft
+from penstock.agent.page.details.undo import undo_request
 from penstock.agent.page.details.what_if import WhatIf, what_if
 from penstock.agent.page.wire import AdminCalls, AnswerError, command, plain
 from penstock.agent.views import text
@@ -31,7 +32,8 @@ _FOLLOW_SECONDS = 5.0
 async def write_policy(calls: AdminCalls, body: Mapping[str, Any], author: str) -> bytes:
     """Apply a manifest, or say what it would change; the generation of the dry run keeps others' changes."""
     # A quarter of a second of a core, for the longest.
-    manifest, dry_run = await asyncio.to_thread(_manifest, body), flag_of(body, "dryRun")
+    manifest, dry_run = await asyncio.to_thread(manifest_of, body), flag_of(body, "dryRun")
+    manifest = with_reason(manifest, name_of(body, "reason", needed=False))
     written = json.dumps(manifest)
     request = admin.ApplyPolicyRequest(manifest_json=written, author=author, dry_run=dry_run)
     if body.get("generation") is not None:
@@ -43,6 +45,30 @@ async def write_policy(calls: AdminCalls, body: Mapping[str, Any], author: str) 
     response = await calls.call("ApplyPolicy", request)
     sentence = f"policy {response.name} {response.result}, generation {response.generation}"
     past = await what_if(calls, written, response) if dry_run else WhatIf((), ())
+    return _written(sentence, response, past, command("apply", "-f", "FILE"), dry_run=dry_run)
+
+
+async def write_undo(calls: AdminCalls, body: Mapping[str, Any], author: str) -> bytes:
+    """Take the last change of a policy back, or say what that would change."""
+    sentence, request = await undo_request(calls, body, author)
+    if isinstance(request, admin.DeletePolicyRequest):
+        response = await calls.call("DeletePolicy", request)
+        return _written(
+            sentence,
+            response,
+            WhatIf((), ()),
+            command("delete", "policy", request.name),
+            dry_run=request.dry_run,
+        )
+    response = await calls.call("ApplyPolicy", request)
+    past = await what_if(calls, request.manifest_json, response) if request.dry_run else WhatIf((), ())
+    return _written(sentence, response, past, command("rollback", response.name), dry_run=request.dry_run)
+
+
+def _written(
+    sentence: str, response: admin.ApplyPolicyResponse, past: WhatIf, same: str, *, dry_run: bool
+) -> bytes:
+    """Return the answer to a change of a policy; *same* is the command that does it."""
     return fitted(
         WriteAnswer(
             sentence=plain(sentence + (_DRY if dry_run else "")),
@@ -50,7 +76,7 @@ async def write_policy(calls: AdminCalls, body: Mapping[str, Any], author: str) 
                 [*(f"warning: {each}" for each in response.warnings), *response.shares, *past.sentences]
             ),
             sections=(_changes(response), *past.sections),
-            command=command("apply", "-f", "FILE", *(["--dry-run"] if dry_run else [])),
+            command=f"{same} --dry-run" if dry_run else same,
         )
     )
 
@@ -117,18 +143,9 @@ WRITES: dict[str, Callable[[AdminCalls, Mapping[str, Any], str], Awaitable[bytes
     "pause": write_pause,
     "quarantine": write_quarantine,
     "draft": write_draft,
+    "undo": write_undo,
 }
 """The writes by their names, and what the editor asks between them; each takes the body and the author."""
-
-
-def _manifest(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a body with the reason that people give."""
-    manifest = manifest_of(body)
-    metadata = manifest.get("metadata")
-    if (reason := name_of(body, "reason", needed=False)) and isinstance(metadata, dict):
-        annotations = metadata.get("annotations")
-        metadata["annotations"] = {**(annotations if isinstance(annotations, dict) else {}), _REASON: reason}
-    return manifest
 
 
 async def _selects_all(calls: AdminCalls, name: str) -> bool:
@@ -138,9 +155,6 @@ async def _selects_all(calls: AdminCalls, name: str) -> bool:
     found = (await calls.call("ListPolicies", admin.ListPoliciesRequest(name=name))).policies
     selectors = [json.loads(each.manifest_json)["spec"].get("selector") or {} for each in found]
     return bool(selectors) and not any(any(each.values()) for each in selectors)
-
-
-_REASON = "penstock.dev/reason"
 
 
 def _changes(response: admin.ApplyPolicyResponse) -> Section:

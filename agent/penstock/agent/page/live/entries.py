@@ -46,6 +46,7 @@ _ERRORS = frozenset({"source_lost", "answer_suspected", "transfer_failure"})
 _WARNINGS = frozenset({"transfer_delayed", "blocks_pinned"})
 _NO_PEER = "-"
 _MAX_SENTENCE = 300
+_MAX_POLICIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class LogEntry:
     Attributes:
         position: what ``agentctl get events -o wide`` calls so, behind a relay after the agent's name.
         request_id: the id itself where *request* shows it otherwise, for addresses only; empty elsewhere.
+        policies: of a change of policy, the names of those that came, changed or went; the first of them.
 
     """
 
@@ -69,6 +71,7 @@ class LogEntry:
     sentence: str
     command: str
     request_id: str = ""
+    policies: tuple[str, ...] = ()
 
 
 def log_entry(item: admin.LoggedEvent) -> LogEntry:
@@ -90,7 +93,17 @@ def log_entry(item: admin.LoggedEvent) -> LogEntry:
         sentence=plain(logged_words(item, _MAX_SENTENCE)),
         command=_command(event, peer),
         request_id=hidden_name(event.request_id),
+        policies=_changed_policies(item) if kind == "policy_applied" else (),
     )
+
+
+def _changed_policies(item: admin.LoggedEvent) -> tuple[str, ...]:
+    now, before = (
+        {policy.name: policy.generation for policy in policies}
+        for policies in (item.policies, item.previous_policies)
+    )
+    changed = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
+    return tuple(plain(name) for name in changed[:_MAX_POLICIES])
 
 
 def _severity(kind: str, event: events.Event) -> str:

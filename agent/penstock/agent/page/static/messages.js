@@ -139,6 +139,7 @@
  * @property {string} sentence
  * @property {string} command
  * @property {string} requestId the id where `request` shows it otherwise, for addresses only
+ * @property {string[]} [policies] of a change of policy, the names of those that came, changed or went
  *
  * @typedef {object} Agents
  * @property {number} asked

@@ -117,7 +117,7 @@
  * What the plots of a panel are drawn from: the tab's state, and the signals of its engine.
  * @typedef {{state: State, asked: {signals: Signals | null, error: string}}} Live
  *
- * @typedef {"policy" | "pause" | "quarantine"} WriteKind
+ * @typedef {"policy" | "undo" | "pause" | "quarantine"} WriteKind
  * @typedef {{engine?: string, peer?: string, seconds?: number, undo?: boolean, name?: string, manifest?: string, changes?: Record<string, string>, generation?: number}} WriteBody
  *
  * `onCursor` is told the beginning of the slot under the cursor, null for none; `onPick` the one that is chosen.

@@ -28,6 +28,7 @@ export function Failures({shown, isFiltered, act}) {
                     links=${[
                       {text: entry.request, title: "Open this request", onClick: () => act.open(panelOf("request", {id: entry.requestId || entry.request}))},
                       {text: entry.peer, title: "Show only this peer", onClick: () => act.filter({peer: entry.peer})},
+                      ...(entry.policies ?? []).map((name) => ({text: name, title: "Open this policy", onClick: () => act.open(panelOf("policy", {name}))})),
                     ]}
                   />
                 </td>

@@ -15,10 +15,10 @@ import {Sections} from "./sections.js";
  * The two steps of every write. What is confirmed is what the dry run was of: a change to the form takes the button away.
  *
  * @param {{
- *   kind: WriteKind, title: string, body: WriteBody, open?: boolean, after?: () => void, act: Act, children?: import("../markup.js").Children
- * }} props `after`: it is done
+ *   kind: WriteKind, title: string, body: WriteBody, open?: boolean, eager?: boolean, after?: () => void, act: Act, children?: import("../markup.js").Children
+ * }} props `eager`: it is tried as it opens; `after`: it is done
  */
-export function Form({kind, title, body, open = false, after, act, children}) {
+export function Form({kind, title, body, open = false, eager = false, after, act, children}) {
   const [reason, setReason] = useState("");
   const [tried, setTried] = useState(/** @type {{of: string, answer: WriteAnswer} | null} */ (null));
   const [done, setDone] = useState(/** @type {WriteAnswer | null} */ (null));
@@ -53,7 +53,8 @@ export function Form({kind, title, body, open = false, after, act, children}) {
     event.preventDefault();
     send(true);
   };
-  return html`<details class="write" open=${open}>
+  const opened = (/** @type {Event} */ event) => eager && /** @type {HTMLDetailsElement} */ (event.target).open && !answer && send(true);
+  return html`<details class="write" open=${open} onToggle=${opened}>
     <summary>${title} …</summary>
     <form onSubmit=${submitted}>
       ${children}
