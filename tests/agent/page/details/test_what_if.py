@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import json
+from typing import Any
 
+import pytest
 from penstock.agent.page.details import what_if as module
 from penstock.agent.page.details.what_if import in_words, what_if
 from penstock.agent.page.wire import AnswerError
 from penstock.proto.v1 import admin_pb2 as admin
 
-if TYPE_CHECKING:
-    import pytest
 
 _CHANGE = admin.ApplyPolicyResponse(name="late", engines=[{"key": {"engine": "gone"}}])
 
@@ -105,6 +105,15 @@ def test_what_is_not_known_is_said_plainly() -> None:
         "1 batch of the log cannot be read.",
         "Agents: 1 of 2 agents answered; not: b (away).",
     )
+
+
+@pytest.mark.parametrize(("mode", "words"), [("observe", 2), ("enforce", 1)])
+def test_a_policy_that_observes_is_replayed_as_enforced(mode: str, words: int) -> None:
+    """And says so."""
+    calls: Any = _Calls(admin.WhatIfResponse(engines=[_engine("0", {"loads": 1}, {"loads": 1}, "late")]))
+    found = asyncio.run(what_if(calls, json.dumps({"spec": {"mode": mode}}), _CHANGE))
+    assert len(found.sentences) == words
+    assert found.sentences[-1].endswith("mode enforce.") == (mode == "observe")
 
 
 def test_an_error_is_a_sentence() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.page.details.detail import Section, table_section
@@ -46,7 +47,16 @@ async def what_if(calls: AdminCalls, manifest_json: str, change: admin.ApplyPoli
         answer = asked.result()
     except AnswerError as error:
         return WhatIf((_UNKNOWN + error.sentence,), ())
-    return in_words(answer, change, missing_agents(calls.coverage))
+    found = in_words(answer, change, missing_agents(calls.coverage))
+    return (
+        found._replace(sentences=(*found.sentences, *_observed(manifest_json))) if found.sections else found
+    )
+
+
+def _observed(manifest_json: str) -> tuple[str, ...]:
+    """Return what has to be known of a policy that only observes, which the replay enforces."""
+    observes = json.loads(manifest_json).get("spec", {}).get("mode") == "observe"
+    return ("The policy is in mode observe; this is what it would do in mode enforce.",) if observes else ()
 
 
 def _take_error(task: asyncio.Future[object]) -> None:
