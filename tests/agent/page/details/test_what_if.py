@@ -12,7 +12,6 @@ from penstock.agent.page.details.what_if import in_words, what_if
 from penstock.agent.page.wire import AnswerError
 from penstock.proto.v1 import admin_pb2 as admin
 
-
 _CHANGE = admin.ApplyPolicyResponse(name="late", engines=[{"key": {"engine": "gone"}}])
 
 
