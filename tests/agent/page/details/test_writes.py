@@ -163,7 +163,7 @@ def test_the_last_change_of_a_policy_is_undone(agent: AgentProcess) -> None:
         assert _write(agent, "policy", {**body, "reason": "a test", "dryRun": False}).status == 200
     tried = undo(dry_run=True)
     assert tried.body["sentence"] == (
-        f"apply by {AUTHOR} undone: policy undone is what it was as generation 1 (dry run: nothing was changed)"
+        f"apply by {AUTHOR} (page) undone: policy undone is what it was as generation 1 (dry run: nothing was changed)"
     )
     rows = [row["cells"] for row in tried.body["sections"][0]["rows"]]
     assert ["decode/0", "kvLoadFailure.action", "fail (undone)", "recompute (undone)"] in rows
@@ -176,7 +176,9 @@ def test_the_last_change_of_a_policy_is_undone(agent: AgentProcess) -> None:
     assert undo().status == 200
     assert "action: recompute" in shown()["manifest"]
     changes = [row["cells"] for row in shown()["sections"][0]["rows"]]
-    assert [cells[1:3] for cells in changes] == [[AUTHOR, "INC-9"], [AUTHOR, "a test"], [AUTHOR, "a test"]]
+    assert [cells[1:3] for cells in changes] == [
+        [f"{AUTHOR} (page)", why] for why in ("INC-9", "a test", "a test")
+    ]
     assert changes[1][4] == "kvLoadFailure.action: recompute → fail"
 
     _ctl(agent, "delete", "policy", "undone")
@@ -189,14 +191,16 @@ def test_the_last_change_of_a_policy_is_undone(agent: AgentProcess) -> None:
 
 def test_a_policy_that_was_just_made_is_undone_to_none(agent: AgentProcess) -> None:
     """The dry run says what its engines get instead."""
-    body = {"name": "fresh", "manifest": manifest("fresh", "fail", 900), "generation": 0, "reason": "a test"}
+    body = {"name": "fresh", "manifest": manifest("fresh", "fail", 300), "generation": 0, "reason": "a test"}
     assert _write(agent, "policy", {**body, "dryRun": False}).status == 200
     undo = {"name": "fresh", "generation": 1, "reason": "INC-9"}
     tried = _write(agent, "undo", {**undo, "dryRun": True}).body
-    assert f"apply by {AUTHOR} undone: there is no policy fresh, as before" in tried["sentence"]
+    assert f"apply by {AUTHOR} (page) undone: there is no policy fresh, as before" in tried["sentence"]
     assert tried["command"] == "agentctl delete policy fresh --dry-run"
     rows = [row["cells"] for row in tried["sections"][0]["rows"]]
-    assert ["decode/0", "kvLoadFailure.action", "fail (fresh)", "recompute (decode-default)"] in rows
+    (before,) = (cells[2:] for cells in rows if cells[:2] == ["decode/0", "kvLoadFailure.action"])
+    assert before[0] == "fail (fresh)"
+    assert before[1] not in {"-", before[0]}
     assert _write(agent, "undo", {**undo, "dryRun": False}).status == 200
     assert "fresh" not in _ctl(agent, "get", "policy", "-o", "name")
 

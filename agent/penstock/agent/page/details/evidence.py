@@ -20,19 +20,24 @@ class Place(NamedTuple):
     look: str
 
 
-_FAILURES = Place(MINUTES, "a bar is the failures of a minute")
-_GATES = Place("ttft", "the layer of the gate at which requests wait grows")
-_LOADS = Place("loads", "bytes fall while loads go on; of a peer that is cut off both fall")
-_HELD = Place("held", "the share rises and does not fall again")
-_QUEUE = Place("queue", "waiting rises, and running does not")
-_ANSWERS = Place("failed", "failed, or recomputed, rises")
-_GAP = Place("requests", "the curve falls, or ends where nothing was reported")
+_FAILURES = Place(MINUTES, "look for bars, the failures of a minute")
+_GATES = Place("ttft", "look for the layer of the gate at which requests wait")
+_LOADS = Place("loads", "look for bytes that fall while loads go on; of a peer that is cut off both fall")
+_HELD = Place("held", "look for a share that rises and does not fall again")
+_QUEUE = Place("queue", "look for requests that wait while as many run")
+_ENDED = Place("failed", "look for the share that failed, or was recomputed")
+_GAP = Place("requests", "look for a curve that falls, or ends where nothing was reported")
+# What no curve shows: the one that it is about, and why it looks as always.
+_ANSWERS = Place("loads", "no curve shows it, as nothing fails: the loads from the peer are among these")
+_POLICY = Place("failed", "no curve shows it: the policy before stays in force")
+_CLOCK = Place("ttft", "no curve shows it: times between engines are off by the clocks")
+_EXPERTS = Place("queue", "no curve shows it by itself: where it stalls steps, requests wait")
 
 PLACES: Final[Mapping[str, Place]] = {
-    "policy_fails_loads": _ANSWERS,
-    "recompute_budget_exhausted": _ANSWERS,
-    "deadline_ends_waits": _ANSWERS,
-    "policy_refused": _ANSWERS,
+    "policy_fails_loads": _ENDED,
+    "recompute_budget_exhausted": _ENDED,
+    "deadline_ends_waits": _ENDED,
+    "policy_refused": _POLICY,
     "paused": _GAP,
     "out_of_rotation": _GAP,
     "drill": _FAILURES,
@@ -63,12 +68,12 @@ PLACES: Final[Mapping[str, Place]] = {
     "upstream_invalid_peer": _LOADS,
     "peer_stays_quarantined": _LOADS,
     "eplb_stalls": _GATES,
-    "eplb_fails": _QUEUE,
-    "eplb_stopped": _QUEUE,
-    "rebalance_overdue": _QUEUE,
-    "rebalance_unfinished": _QUEUE,
+    "eplb_fails": _EXPERTS,
+    "eplb_stopped": _EXPERTS,
+    "rebalance_overdue": _EXPERTS,
+    "rebalance_unfinished": _EXPERTS,
     "load_not_started": _QUEUE,
-    "load_missing": _ANSWERS,
+    "load_missing": _ENDED,
     "call_stuck": _QUEUE,
     "step_stuck": _QUEUE,
     "thread_dead": _QUEUE,
@@ -81,14 +86,14 @@ PLACES: Final[Mapping[str, Place]] = {
     "weights_differ": _ANSWERS,
     "engine_id_shared": _ANSWERS,
     "versions_mixed": _FAILURES,
-    "no_transfer_parameters": _ANSWERS,
-    "recompute_storm": _ANSWERS,
+    "no_transfer_parameters": _ENDED,
+    "recompute_storm": _ENDED,
     "agent_blind": _GAP,
     "engine_lost": _GAP,
     "engine_away": _GAP,
     "process_lost": _GAP,
     "entries_lost": _GAP,
-    "clock_offset": _GAP,
+    "clock_offset": _CLOCK,
 }
 """By kind; a test compares it with the rules of the diagnosis."""
 

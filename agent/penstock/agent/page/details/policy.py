@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.page.details.arguments import name_of
@@ -35,7 +36,7 @@ _MAX_FIELDS = 6
 async def policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
     """Return one policy; of a relay whose agents differ the first, of one that was deleted its history."""
     name = name_of(query, "name")
-    found = (await calls.call("ListPolicies", admin.ListPoliciesRequest(name=name))).policies
+    found = await policies_of(calls, name)
     entries = await changes_of(calls, name)
     if not found:
         return _gone(name, entries, calls.clock())
@@ -66,6 +67,16 @@ async def policy_detail(calls: AdminCalls, query: Mapping[str, str]) -> Detail:
         generation=item.generation,
         fields=edit_fields(document) if short else (),
     )
+
+
+async def policies_of(calls: AdminCalls, name: str) -> list[admin.Policy]:
+    """Return the policies of a name: of a relay one for each that agents have, none where there is none."""
+    try:
+        return list((await calls.call("ListPolicies", admin.ListPoliciesRequest(name=name))).policies)
+    except AnswerError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return []
+        raise
 
 
 async def changes_of(calls: AdminCalls, name: str) -> list[admin.AuditEntry]:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.page.details.arguments import flag_of, name_of, number_of
-from penstock.agent.page.details.policy import changes_of
+from penstock.agent.page.details.policy import changes_of, policies_of
 from penstock.agent.page.details.policy_fields import with_reason
 from penstock.agent.page.wire import AdminCalls, AnswerError
 from penstock.proto.v1 import admin_pb2 as admin
@@ -32,7 +32,7 @@ async def undo_request(
         name_of(body, "reason", needed=False),
     )
     generation = number_of(body, "generation", 0, 2**53)
-    found = (await calls.call("ListPolicies", admin.ListPoliciesRequest(name=name))).policies
+    found = await policies_of(calls, name)
     changes = await changes_of(calls, name)
     if not found and not changes:
         raise AnswerError(404, f"policy {name!r} not found; 'agentctl get policy' lists them")

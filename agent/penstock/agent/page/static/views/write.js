@@ -33,8 +33,8 @@ export function Writes({panel, detail, again, act}) {
         <${Order} kind="quarantine" title=${`Release ${panel.peer}`} body=${{...body, undo: true}} act=${act} />`;
     }
     case "policy":
-      return html`<${Form} kind="undo" title="Undo the last change" body=${{name: panel.name, generation: detail.generation}} eager=${true} after=${again} act=${act} />
-        ${detail.generation ? html`<${Editor} name=${panel.name} detail=${detail} again=${again} act=${act} />` : null}`;
+      return html`${detail.generation ? html`<${Editor} name=${panel.name} detail=${detail} again=${again} act=${act} />` : null}
+        <${Form} kind="undo" title="Undo the last change" body=${{name: panel.name, generation: detail.generation}} eager=${true} after=${again} act=${act} />`;
     default:
       return null;
   }
