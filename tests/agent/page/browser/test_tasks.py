@@ -134,7 +134,7 @@ def test_undo_the_bad_policy(tab: Tab) -> None:
         person.click("#policy tr:has(code) button.name", "decode-default")
         person.click("dialog summary", "Undo the last change")
         person.reads("Dry run: nothing has changed.", "apply by mallory@ops undone", "fail", "recompute")
-        person.type("dialog details[open] input[name=reason]", "INC-7")
+        person.type("dialog .write:not(:has(.tabs)) input[name=reason]", "INC-7")
         person.click("dialog button.confirm", "INC-7")
         tab.until_text("dialog", "kvLoadFailure.action: fail → recompute")
         shown = ask(page_of(agent), "/api/policy", name="decode-default").body
