@@ -111,7 +111,7 @@ def _standing(item: admin.Policy, now: float) -> str:
 
 
 def _changes(entries: Iterable[admin.AuditEntry], now: float) -> Section:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             _when(entry, now),
             entry.author or text.NONE,
