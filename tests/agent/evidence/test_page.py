@@ -116,9 +116,9 @@ def test_a_detail_is_what_the_command_says(page: str, kind: str, query: dict[str
     assert found.status == 200
     words = command.replace("PEER", peer).split()
     printed = {line.strip() for line in asked(INCIDENT, *words).stdout.splitlines()}
-    lines = [
-        line.strip() for line in found.body["sections"][-1 if kind == "engine" else 0]["text"].splitlines()
-    ]
+    # Of a policy the manifest follows, which 'get policy' prints.
+    texts = [section["text"] for section in found.body["sections"] if section["kind"] == "text"]
+    lines = [line.strip() for line in texts[0].splitlines()]
     assert len(lines) > 5
     assert [line for line in lines if line not in printed] == []
     assert found.body["command"] == f"agentctl --bundle {INCIDENT.path.name} {' '.join(words)}"

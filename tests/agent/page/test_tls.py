@@ -91,8 +91,8 @@ def test_the_roles_are_those_of_the_admin_service(secured: Secured) -> None:
     assert secured.write(ops)[0] == 200
     with closing(secured.connect(ops)) as connection:
         connection.request("GET", "/api/policy?name=late")
-        history = json.loads(connection.getresponse().read())["sections"][2]
-    assert history["title"] == "History"
+        history = json.loads(connection.getresponse().read())["sections"][0]
+    assert history["title"] == "Changes"
     assert [row["cells"][1] for row in history["rows"]] == ["tls:ops (page)"]
 
 

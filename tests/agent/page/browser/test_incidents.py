@@ -108,7 +108,7 @@ def _fail_everywhere(tab: Tab, _peer: str) -> str:
     tab.js(
         "[...document.querySelectorAll('#policy .name')].find((one) => one.textContent === 'no-recompute').click()"
     )
-    tab.until_text("dialog", "History")
+    tab.until_text("dialog", "Changes")
     return "dialog"
 
 
