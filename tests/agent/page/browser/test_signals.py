@@ -175,13 +175,15 @@ def test_changes_have_marks_that_are_said(tab: Tab, server: ScriptedServer) -> N
     causes = messages["screen"]["verdict"]["causes"]
     messages["log"]["entries"][0]["kind"] = "policy_applied"
     messages["screen"]["verdict"]["causes"] = []
-    messages["screen"]["now"] -= 10_000
+    # In a slot that the signals have, whatever time goes by.
+    messages["screen"]["now"] -= 20_000
     server.opening = opening(messages)
     tab.open(server.address)
     tab.until_text("#signals", "◆ a policy changes")
     server.say(
         "screen",
-        messages["screen"] | {"now": now(), "verdict": stream()["screen"]["verdict"] | {"causes": causes}},
+        messages["screen"]
+        | {"now": now() - 10_000, "verdict": stream()["screen"]["verdict"] | {"causes": causes}},
     )
     tab.until_text("#signals", "▼ a condition begins")
     tab.js("document.querySelector('#signal-held summary').click()")

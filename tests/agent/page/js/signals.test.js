@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
-import {alone, drawn, listed, merged, moved, PLOTS, reading, say, slotAt, spoken, table, timesOf} from "../../../../agent/penstock/agent/page/static/signals.js";
+import {alone, drawn, listed, merged, moved, PLOTS, reading, slotAt, spoken, table, timesOf} from "../../../../agent/penstock/agent/page/static/signals.js";
+import {say} from "../../../../agent/penstock/agent/page/static/units.js";
 import {WINDOW} from "../../../../agent/penstock/agent/page/static/scrub.js";
 import {heard, messages} from "./support.js";
 import {next} from "../../../../agent/penstock/agent/page/static/state.js";
@@ -105,7 +106,10 @@ test("A plot is said in words, and its table has each slot, the newest first", (
   assert.match(spoken(plot("failed"), signals, {slot: null, time: signals.from}), /^\d\d:\d\d:\d\d: failed not known, recomputed not known$/);
   const {columns, rows} = table(plot("failed"), signals);
   assert.deepEqual(columns, ["failed", "recomputed"]);
-  assert.deepEqual(rows.map((row) => row.cells), [["not known", "not known"], ["40 %", "30 %"], ["20 %", "10 %"], ["0 %", "0 %"]]);
+  assert.deepEqual(rows.map((row) => row.cells), [["none ended", "none ended"], ["40 %", "30 %"], ["20 %", "10 %"], ["0 %", "0 %"]]);
+  const blind = {...signals, requests: [12.4, 8.2, 3, null]};
+  assert.deepEqual(table(plot("failed"), blind).rows[0].cells, ["not known", "not known"]);
+  assert.deepEqual(table(plot("queue"), {...signals, running: [1, 2, 3, null]}).rows[0].cells[0], "not known");
   const long = {...signals, requests: Array(181).fill(1)};
   assert.equal(table(plot("requests"), long).rows.length, 180);
 });

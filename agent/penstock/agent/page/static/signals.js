@@ -1,6 +1,7 @@
 /** The signals of the last 15 minutes: messages put together, the six plots, and their numbers as people read them. Pure. */
 import {clock} from "./format.js";
 import {WINDOW} from "./scrub.js";
+import {say} from "./units.js";
 
 /**
  * @typedef {import("./messages.js").Signals} Signals
@@ -8,11 +9,12 @@ import {WINDOW} from "./scrub.js";
  * @typedef {import("./types.js").Series} Series
  * @typedef {import("./types.js").PlotKind} PlotKind
  * @typedef {import("./types.js").Reading} Reading
- * @typedef {import("./types.js").Unit} Unit
  */
 
 /** Gates, the lowest layer first; the colour of each is `--gate-NAME` of the style sheets. */
 export const GATES = ["queue", "handshake_queue", "peer", "transfer", "recompute", "own_prefill", "encoder"];
+/** What is of the requests that ended. */
+const OF_REQUESTS = new Set([...GATES, "ttftP50", "ttftP99", "failed", "recomputed"]);
 const DASHED = [5, 3];
 /** Slots after which a value is not the newest any more. */
 const LATE = 3;
@@ -222,43 +224,16 @@ export function alone(values) {
 }
 
 /**
- * Says a value with its unit; one that is not known is not 0.
+ * Says what a series has in a slot: of requests, where none ended, there is nothing to know.
  *
- * @param {number | null | undefined} value
- * @param {Unit} unit
+ * @param {Series} series
+ * @param {Signals} signals
+ * @param {number | null} slot
  */
-export function say(value, unit) {
-  if (value === null || value === undefined) {
-    return "not known";
-  }
-  switch (unit) {
-    case "rate":
-      return `${digits(value)}/s`;
-    case "seconds":
-      return value < 1 && value > 0 ? `${digits(value * 1000, 0)} ms` : `${digits(value)} s`;
-    case "share":
-      return `${digits(value * 100)} %`;
-    case "bytes":
-      return bytes(value);
-    case "count":
-      return digits(value);
-  }
-}
-
-/**
- * @param {number} value
- * @param {number} [ofTens] places of a value from 10 to 100
- */
-function digits(value, ofTens = 1) {
-  const places = value >= 100 ? 0 : value >= 10 ? ofTens : 2;
-  const rounded = Number(value.toFixed(places));
-  return value > 0 && rounded === 0 ? "<0.01" : String(rounded);
-}
-
-/** @param {number} value */
-function bytes(value) {
-  const power = value < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(value) / 3));
-  return `${digits(value / 1000 ** power)} ${["B", "kB", "MB", "GB", "TB"][power]}/s`;
+export function sayAt(series, signals, slot) {
+  const value = slot === null ? null : valuesOf(series, signals)[slot];
+  const none = slot !== null && value === null && signals.requests[slot] === 0 && OF_REQUESTS.has(series.key);
+  return none ? "none ended" : say(value, series.unit);
 }
 
 /**
@@ -270,7 +245,7 @@ function bytes(value) {
  */
 export function spoken(plot, signals, read) {
   const values = listed(plot, signals).map(
-    (series) => `${series.name} ${say(read.slot === null ? null : valuesOf(series, signals)[read.slot], series.unit)}`,
+    (series) => `${series.name} ${sayAt(series, signals, read.slot)}`,
   );
   return `${read.time === null ? "now" : clock(read.time)}: ${values.join(", ")}`;
 }
@@ -284,6 +259,6 @@ export function spoken(plot, signals, read) {
  */
 export function table(plot, signals) {
   const series = listed(plot, signals);
-  const rows = timesOf(signals).map((time, slot) => ({time, cells: series.map((one) => say(valuesOf(one, signals)[slot], one.unit))}));
+  const rows = timesOf(signals).map((time, slot) => ({time, cells: series.map((one) => sayAt(one, signals, slot))}));
   return {columns: series.map((one) => one.name), rows: rows.slice(-Math.ceil(WINDOW / signals.step)).reverse()};
 }

@@ -2,7 +2,8 @@
 import {minuteOfDay} from "../format.js";
 import {SIGNS} from "../marks.js";
 import {html, useEffect, useRef} from "../markup.js";
-import {alone, drawn, moved, say, spoken, timesOf} from "../signals.js";
+import {alone, drawn, moved, spoken, timesOf} from "../signals.js";
+import {say} from "../units.js";
 import uPlot from "../vendor/uplot.module.js";
 
 /** @typedef {import("../types.js").PlotProps} PlotProps */

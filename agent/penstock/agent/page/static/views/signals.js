@@ -5,7 +5,7 @@ import {marksAt, marksOf, said, SIGNS} from "../marks.js";
 import {html, useEffect, useMemo, useState} from "../markup.js";
 import {signalsOf} from "../requests.js";
 import {STEP, WINDOW} from "../scrub.js";
-import {listed, PLOTS, reading, say, table, valuesOf} from "../signals.js";
+import {listed, PLOTS, reading, sayAt, table} from "../signals.js";
 import {Scrolled} from "./parts.js";
 import {Plot} from "./plot.js";
 
@@ -149,7 +149,7 @@ function Legend({plot, signals, read}) {
               ? html`<rect width="8" height="8" fill=${colour} />`
               : html`<path d="M0 4h16" stroke=${colour} stroke-width="2" stroke-dasharray=${(series.dash ?? []).join(" ")} />`}
           </svg>
-          ${" "}${series.name} <b>${say(read.slot === null ? null : valuesOf(series, signals)[read.slot], series.unit)}</b>
+          ${" "}${series.name} <b>${sayAt(series, signals, read.slot)}</b>
         </span> `;
     })}
   </p>`;
