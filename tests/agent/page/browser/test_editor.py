@@ -227,3 +227,18 @@ def test_a_policy_without_fields_is_edited_as_yaml(tab: Tab, server: ScriptedSer
     opened(tab, server, None, "#open=policy&open-name=other")
     tab.until_text("dialog", "It is connected.")
     assert tab.texts("textarea") == []
+
+
+def test_a_panel_that_closes_loses_no_draft(tab: Tab, server: ScriptedServer) -> None:
+    """It is there when the policy is opened again, until it is discarded."""
+    edit(tab, server)
+    type_in(tab, TOKENS, "8192")
+    tab.until_text("dialog .tabs", "changed, not applied")
+    click(tab, "Close")
+    tab.until(lambda: not tab.texts("dialog"))
+    tab.js("location.hash = '#open=policy&open-name=late'")
+    tab.until_text("dialog .tabs", "changed, not applied")
+    assert tab.js(f"return document.getElementsByName('{TOKENS}')[0].value") == "8192"
+    click(tab, "Discard")
+    tab.until_text("dialog .tabs", "generation 3")
+    assert tab.js(f"return document.getElementsByName('{TOKENS}')[0].value") == "4096"

@@ -9,15 +9,19 @@ import {Form} from "./form.js";
  * @typedef {import("../types.js").Act} Act
  *
  * `changes` are those of the form to the manifest, by path. One of the two is shown: `fields` are those of the manifest unless `yaml`.
- * @typedef {{manifest: string, fields: EditField[], changes: Record<string, string>, generation: number, yaml: boolean}} Draft
+ * `base` is what it began with.
+ * @typedef {{base: string, manifest: string, fields: EditField[], changes: Record<string, string>, generation: number, yaml: boolean}} Draft
  */
+
+/** Drafts that are not applied, by policy: a panel that closes loses none. @type {Map<string, Draft>} */
+const kept = new Map();
 
 /**
  * @param {Detail} detail
  * @param {boolean} yaml
  * @returns {Draft}
  */
-const begun = (detail, yaml) => ({manifest: detail.manifest ?? "", fields: detail.fields ?? [], changes: {}, generation: detail.generation ?? 0, yaml});
+const begun = ({manifest = "", fields = [], generation = 0}, yaml) => ({base: manifest, manifest, fields, changes: {}, generation, yaml});
 
 /**
  * A draft keeps the generation that it began with: a change by somebody else is never overwritten by asking again.
@@ -25,19 +29,20 @@ const begun = (detail, yaml) => ({manifest: detail.manifest ?? "", fields: detai
  * @param {{name: string, detail: Detail, again: () => void, act: Act}} props
  */
 export function Editor({name, detail, again, act}) {
-  const [draft, setDraft] = useState(begun(detail, !detail.fields?.length));
-  const [base, setBase] = useState(detail.manifest ?? "");
+  const [draft, setDraft] = useState(() => kept.get(name) ?? begun(detail, !detail.fields?.length));
   const [error, setError] = useState("");
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
-  const {manifest, changes, generation, yaml} = draft;
+  const {base, manifest, changes, generation, yaml} = draft;
   const body = {name, manifest, changes, generation};
   const changed = manifest !== base || Object.keys(changes).length > 0;
   const newer = detail.generation !== generation;
   const restart = () => {
     setDraft(begun(detail, yaml));
-    setBase(detail.manifest ?? "");
     setError("");
   };
+  useEffect(() => {
+    changed ? kept.set(name, draft) : kept.delete(name);
+  }, [draft]);
   useEffect(() => {
     newer && !changed && restart();
   }, [detail]);
@@ -54,7 +59,7 @@ export function Editor({name, detail, again, act}) {
     try {
       const found = other && Object.keys(changes).length === 0 ? draft : await draftOf({name, manifest, changes});
       // What was typed meanwhile stays, and the tab with it.
-      setDraft((now) => (now === draft ? {...found, changes: {}, generation, yaml: other} : now));
+      setDraft((now) => (now === draft ? {...draft, ...found, changes: {}, yaml: other} : now));
       setError("");
     } catch (problem) {
       setError(/** @type {Error} */ (problem).message);
@@ -62,8 +67,7 @@ export function Editor({name, detail, again, act}) {
   };
   /** What was applied is what the next change is to. */
   const after = () => {
-    setBase(manifest);
-    setDraft((now) => (now === draft ? {...now, changes: {}} : now));
+    setDraft((now) => ({...now, base: manifest, changes: now === draft ? {} : now.changes}));
     again();
   };
   /** @param {string} path @param {string} value @param {string} was */
@@ -75,7 +79,7 @@ export function Editor({name, detail, again, act}) {
     <div class="tabs" role="group" aria-label="edit as">
       <button type="button" aria-pressed=${!yaml} onClick=${() => turn(false)}>Fields</button>
       <button type="button" aria-pressed=${yaml} onClick=${() => turn(true)}>YAML</button>
-      <span class="note">${changed ? "changed, not applied" : `generation ${generation}`}${!yaml && "; an empty field is another policy's, or vLLM's own"}</span>
+      <span class="note">${changed ? html`changed, not applied <button type="button" onClick=${restart}>Discard</button>` : `generation ${generation}`}${!yaml && "; an empty field is another policy's, or vLLM's own"}</span>
     </div>
     ${error && html`<p role="alert" class="error">${error}</p>`}
     ${newer &&
