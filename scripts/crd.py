@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from penstock.agent.policy.manifest import API_VERSION, BREAK_GLASS_PRIORITY, KIND, MEANINGS
+from penstock.agent.model import BREAK_GLASS_PRIORITY
+from penstock.agent.policy.manifest import API_VERSION, KIND, MEANINGS
 from penstock.agent.policy.manifest.json_schema import schema
 
 ROOT = Path(__file__).resolve().parents[1]

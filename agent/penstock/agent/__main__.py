@@ -27,21 +27,25 @@ def relay() -> NoReturn:
 
 def agentctl() -> NoReturn:
     """Run ``agentctl``."""
-    _run("agentctl", "penstock.agent.ctl.main")
+    _run("agentctl", "penstock.agent.ctl.main", quick=True)
 
 
 def kubectl_penstock() -> NoReturn:
     """Run ``kubectl penstock``."""
-    _run("kubectl penstock", "penstock.agent.ctl.main", "kubectl_plugin")
+    _run("kubectl penstock", "penstock.agent.ctl.main", "kubectl_plugin", quick=True)
 
 
 def kubectl_complete_penstock() -> NoReturn:
     """Print completions of ``kubectl penstock``; kubectl runs this."""
-    _run("kubectl penstock", "penstock.agent.ctl.main", "kubectl_complete")
+    _run("kubectl penstock", "penstock.agent.ctl.main", "kubectl_complete", quick=True)
 
 
-def _run(program: str, module: str, entry: str = "main") -> NoReturn:
-    """Run *entry* of *module*; a package that is not installed is one sentence, whenever it is missed."""
+def _run(program: str, module: str, entry: str = "main", *, quick: bool = False) -> NoReturn:
+    """Run *entry* of *module*; a package that is not installed is one sentence, whenever it is missed.
+
+    Taking the interpreter apart takes a command as long as asking the agent: *quick* leaves that to the kernel.
+    """
+    code = 0
     # gRPC reads it when it is imported; its errors are sentences of ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
@@ -54,8 +58,16 @@ def _run(program: str, module: str, entry: str = "main") -> NoReturn:
             f"{program}: {missing} is not installed: only the engine's part of Penstock is here; "
             f"install the rest with: pip install '{DISTRIBUTION}[agent]'\n"
         )
-        sys.exit(_WRONG_USE)
-    sys.exit(0)
+        code = _WRONG_USE
+    except SystemExit as ended:
+        if not isinstance(ended.code, int):
+            raise
+        code = ended.code
+    if quick:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

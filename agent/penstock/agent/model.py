@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,9 +15,14 @@ if TYPE_CHECKING:
 AGENT_PROCESS = "agent"
 """The agent itself, as the source of what it writes into its own log."""
 
+BREAK_GLASS_PRIORITY = 900
+"""From here on a policy breaks the glass: it must have an end."""
+
 
 def digest(secret: bytes) -> bytes:
     """Return the digest that is stored in place of a secret; empty for an empty one."""
+    import hashlib  # noqa: PLC0415  (it starts OpenSSL; agentctl needs none)
+
     return hashlib.blake2b(secret, digest_size=16).digest() if secret else b""
 
 

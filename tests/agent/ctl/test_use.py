@@ -180,6 +180,50 @@ def test_help_is_fast_because_it_imports_little() -> None:
     assert modules & {"grpc", "yaml", "pydantic", "structlog", "google.protobuf", "asyncio"} == set()
 
 
+@pytest.mark.parametrize("command", ["get engines", "get peers", "get policy", "doctor", "diagnose"])
+def test_a_command_imports_what_it_needs(command: str) -> None:
+    """A table needs no YAML; what an agent judges is not judged again, so no rules of policies, and no pydantic."""
+    code = (
+        "import sys, json; from penstock.agent.ctl.main import cli\n"
+        f"try: cli.main([*{command.split()!r}, '--address', '/nowhere'])\n"
+        "except SystemExit: print(json.dumps(sorted(sys.modules)))"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout
+    modules = set(json.loads(output.splitlines()[-1]))
+    assert "grpc" in modules
+    assert (
+        modules & {"yaml", "pydantic", "penstock.rules", "penstock.agent.policy", "hashlib", "aiohttp"}
+        == set()
+    )
+
+
+_INSTALLED = (sys.executable, "-c", "from penstock.agent.__main__ import agentctl; agentctl()")
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [("--help", 0), ("doctor --address /nowhere", 1), ("get nonsense", 2)]
+)
+def test_the_installed_command_ends_with_its_code_and_all_its_output(command: str, code: int) -> None:
+    """It does not take the interpreter apart, but what it printed is whole: in a pipe, too."""
+    ended = subprocess.run([*_INSTALLED, *command.split()], capture_output=True, text=True, check=False)
+    assert ended.returncode == code
+    text = CliRunner().invoke(cli, command.split()).output
+    assert (ended.stdout + ended.stderr).split()[-12:] == text.split()[-12:]
+
+
+@pytest.mark.parametrize(("streams", "code"), [(">/dev/full", 1), (">&-", 0)])
+def test_output_that_cannot_be_written_is_one_sentence(streams: str, code: int) -> None:
+    """A full disk fails the command; who closed its output wants none."""
+    ended = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {streams}', "sh", *_INSTALLED, "--help"],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    sentence = "agentctl: the output cannot be written: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (code, sentence if code else "")
+
+
 @pytest.mark.parametrize(
     ("environment", "coloured"),
     [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -16,6 +17,8 @@ from penstock.agent.views.command_lines import PROGRAM
 
 # Of a help text the first sentence is listed, uncut: it is folded to the terminal.
 _UNCUT = 1000
+# A full disk, a broken one, and a quota.
+_UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 # The spellings of what commands show, as kubectl has them: the names of commands are the first or the second.
 _SPELLINGS = (
     ("engine", "engines", "eng"),
@@ -127,7 +130,8 @@ class RootGroup(LazyGroup):
         kwargs["standalone_mode"] = False
         try:
             code = super().main(*args, **kwargs)
-            sys.stdout.flush()
+            if sys.stdout:
+                sys.stdout.flush()
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message())
             sys.exit(error.exit_code)
@@ -140,6 +144,16 @@ class RootGroup(LazyGroup):
             # The reader (head, less) closed the pipe; Python must not fail again on its own flush.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
+        except OSError as error:
+            if error.errno not in _UNWRITABLE:
+                raise
+            say(
+                f"{kwargs.get('prog_name') or PROGRAM}: the output cannot be written: {error.strerror}",
+                err=True,
+            )
+            # What is left cannot be written either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -7,15 +7,12 @@ forge a line or change text direction.
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
-from penstock.agent.ctl.jsonpath import fill_template, parse_template
 from penstock.agent.views.json_values import as_json_values
 from penstock.agent.views.tables import aligned, cell_width, table
-from penstock.agent.views.text import printable
+from penstock.agent.views.text import printable, with_escapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,9 +20,6 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 _JSONPATH = "jsonpath="
-_UNPRINTABLE = re.compile(r"[^\n -~]")
-# Numbers in YAML 1.2 and strings in 1.1, which PyYAML writes: some hashes and span ids.
-_NUMBER = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|0o[0-7]+|0x[0-9a-fA-F]+")
 
 
 def say_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -51,6 +45,8 @@ def say_document(document: Any, output: str) -> None:
 
 def say_documents(documents: Iterable[Any]) -> None:
     """Print YAML documents."""
+    from penstock.agent.ctl.yaml_text import dump_yaml  # noqa: PLC0415  (it needs YAML)
+
     click.echo(dump_yaml(*documents))
 
 
@@ -65,41 +61,16 @@ def dump(document: Any, output: str) -> str:
     Only a template may put a newline at the end.
     """
     if output.startswith(_JSONPATH):
+        from penstock.agent.ctl.jsonpath import fill_template, parse_template  # noqa: PLC0415  (its patterns)
+
         return fill_template(parse_template(output.removeprefix(_JSONPATH)), document)
     if output == "yaml":
+        from penstock.agent.ctl.yaml_text import dump_yaml  # noqa: PLC0415  (it needs YAML)
+
         return dump_yaml(document)
     text = json.dumps(document, indent=2 if output == "json" else None, ensure_ascii=False)
     # Only strings of JSON contain such characters.
-    return _UNPRINTABLE.sub(lambda found: _escaped(found[0], json.dumps(found[0])[1:-1]), text)
-
-
-def dump_yaml(*documents: Any) -> str:
-    """Return YAML documents, without a newline at the end."""
-    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 30)
-    # Such characters occur only in double-quoted strings.
-    return _UNPRINTABLE.sub(lambda found: _escaped(found[0], f"\\U{ord(found[0]):08x}"), text.rstrip("\n"))
-
-
-def _escaped(character: str, escape: str) -> str:
-    return character if character.isprintable() else escape
-
-
-class _Dumper(yaml.SafeDumper):
-    """Double-quotes strings that need escapes, and quotes strings that look like numbers."""
-
-    def ignore_aliases(self, _: Any) -> bool:
-        """Write each value out: ``apply`` limits aliases."""
-        return True
-
-    def text(self, value: str) -> yaml.ScalarNode:
-        """Represent a string."""
-        style = None if value.isprintable() else '"'
-        if _NUMBER.fullmatch(value):
-            style = "'"
-        return self.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-
-_Dumper.add_representer(str, _Dumper.text)
+    return with_escapes(text, lambda character: json.dumps(character)[1:-1])
 
 
 def warn_unreadable(count: int) -> None:

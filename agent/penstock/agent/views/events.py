@@ -10,7 +10,6 @@ from penstock.agent.views.tables import Table
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
-from penstock.rules import SLOW_PEER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -110,6 +109,8 @@ def _deferral_end(body: events.DeferralEnd) -> str:
 
 
 def _observed_wait(reason: str) -> str:
+    from penstock.rules import SLOW_PEER  # noqa: PLC0415  (a command that prints no such event does without the rules)
+
     done = "not loaded" if reason.startswith(SLOW_PEER) else "given up"
     return f"{done}, {text.folded(reason)}"
 

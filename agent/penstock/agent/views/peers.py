@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from penstock.agent import limits
 from penstock.agent.badness import badness
-from penstock.agent.pairs import slowness
 from penstock.agent.views import text
 from penstock.agent.views.events import logged_words
 from penstock.agent.views.orders import until_words
@@ -298,6 +297,8 @@ def _both_sides(own: str, peer: str) -> str:
 def _speed_now(item: admin.PairSpeed) -> str:
     if not item.count:
         return text.NONE
+    from penstock.agent.pairs import slowness  # noqa: PLC0415  (a command that prints no pair does without them)
+
     word = speed_words(item.bytes_per_second)
     most = item.bytes_per_second_at_most
     if item.HasField("bytes_per_second_at_most") and limits.is_loose(item.bytes_per_second, most):

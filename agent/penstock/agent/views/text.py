@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.model import policy_names, short_policy_names
 from penstock.proto.names import label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -19,6 +20,7 @@ NONE = "-"
 INDENT = "  "
 """Before the lines below a title."""
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))
+_UNPRINTABLE = re.compile(r"[^\n -~]")
 _OWN = "vllm's own"
 # By the numbers of the wire, as this module loads no protobuf.
 _QUARANTINE_STATES = {1: "ok", 2: "quarantined", 3: "probing"}
@@ -152,6 +154,11 @@ def printable(text: str) -> str:
     Clients choose request ids: they must not move the cursor, forge a line or change text direction.
     """
     return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def with_escapes(text: str, escape: Callable[[str], str]) -> str:
+    """Return *text* with what is not printable escaped by *escape*, but for newlines."""
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0].isprintable() else escape(found[0]), text)
 
 
 def _shown(character: str) -> str:

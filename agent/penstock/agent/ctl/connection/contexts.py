@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -212,7 +211,9 @@ def write_contexts(path: Path | None, contexts: Contexts) -> None:
         UsageError: it cannot be written.
 
     """
-    from penstock.agent.ctl.output import dump_yaml  # noqa: PLC0415  (it needs YAML)
+    import tempfile  # noqa: PLC0415  (commands that write no contexts do without it, as without YAML)
+
+    from penstock.agent.ctl.yaml_text import dump_yaml  # noqa: PLC0415
 
     if path is None:
         raise UsageError(f"there is no home directory; name the contexts file in {FILE_VARIABLE}")

@@ -7,7 +7,6 @@ from penstock.agent.policy.manifest.engine_share import engine_identity
 from penstock.agent.policy.manifest.form_fields import FormField, form_fields
 from penstock.agent.policy.manifest.manifest import (
     API_VERSION,
-    BREAK_GLASS_PRIORITY,
     KIND,
     Manifest,
     check_manifest,
@@ -30,7 +29,6 @@ from penstock.agent.policy.manifest.sections import Leaf, Leaves, unflatten
 
 __all__ = [
     "API_VERSION",
-    "BREAK_GLASS_PRIORITY",
     "KIND",
     "MEANINGS",
     "EjectionRules",

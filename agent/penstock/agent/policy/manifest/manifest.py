@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from penstock.agent.errors import ManifestError
+from penstock.agent.model import BREAK_GLASS_PRIORITY
 from penstock.agent.policy.manifest.automatic import EjectionSection, Reflexes  # noqa: TC002  (pydantic reads them)
 from penstock.agent.policy.manifest.engine_share import ALL, engine_identity, in_share
 from penstock.agent.policy.manifest.error_texts import RULE, manifest_error
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 API_VERSION = "penstock.dev/v1alpha1"
 KIND = "TransferPolicy"
 REASON = "penstock.dev/reason"
-BREAK_GLASS_PRIORITY = 900
 BREAK_GLASS_LIMIT = timedelta(hours=4)
 MAX_MANIFEST_BYTES = 64 * 1024
 _SECTIONS = (

@@ -22,7 +22,8 @@ from penstock.agent.errors import (
     OwnedError,
     StateError,
 )
-from penstock.agent.policy.manifest import BREAK_GLASS_PRIORITY, Manifest, parse_manifest, prefix_errors
+from penstock.agent.model import BREAK_GLASS_PRIORITY
+from penstock.agent.policy.manifest import Manifest, parse_manifest, prefix_errors
 from penstock.agent.policy.store import audit
 from penstock.agent.policy.store.change_plan import ChangePlan, Edit, plan_changes
 from penstock.agent.policy.store.clock_steps import ClockSteps, PolicyEnds, boot_seconds

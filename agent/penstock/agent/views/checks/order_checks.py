@@ -8,7 +8,7 @@ from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.policy.manifest import BREAK_GLASS_PRIORITY
+from penstock.agent.model import BREAK_GLASS_PRIORITY
 from penstock.agent.views import text
 from penstock.agent.views.checks.findings import NOTE, Finding
 from penstock.agent.views.orders import drill_words, until_words

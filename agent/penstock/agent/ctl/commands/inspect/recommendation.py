@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.model import BREAK_GLASS_PRIORITY
 from penstock.agent.parsing import Requirement, format_duration, format_labels, parse_labels
-from penstock.agent.policy.manifest import API_VERSION, BREAK_GLASS_PRIORITY, KIND, unflatten
+from penstock.agent.policy.manifest import API_VERSION, KIND, unflatten
 from penstock.agent.replay import MIN_LOADS
 from penstock.agent.views.json_values import as_json_values, moment
 from penstock.agent.views.tables import table

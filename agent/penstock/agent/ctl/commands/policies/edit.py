@@ -16,8 +16,8 @@ import click
 from penstock.agent.ctl.commands.policies.change import report_change, with_all, with_change
 from penstock.agent.ctl.errors import FailedError, UnreachableError, UsageError
 from penstock.agent.ctl.options import POLICY, author, fetch_policy, with_client
-from penstock.agent.ctl.output import dump_yaml
 from penstock.agent.ctl.printing import say
+from penstock.agent.ctl.yaml_text import dump_yaml
 from penstock.agent.parsing.yaml_documents import DocumentError, read_documents
 from penstock.agent.views.policies import selector_of
 from penstock.proto.v1 import admin_pb2 as admin
