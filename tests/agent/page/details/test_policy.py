@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from penstock.agent.page.details.policy import change_words
+from penstock.agent.page.details.policy import change_words, each_once
 from penstock.proto.v1 import admin_pb2 as admin
 
 
@@ -44,3 +44,20 @@ def test_a_change_says_what_it_did(
         action=action, old_manifest_json=_manifest(old), new_manifest_json=_manifest(new)
     )
     assert [*change_words(entry)] == words
+
+
+@pytest.mark.parametrize("agents", [1, 3])
+def test_what_several_agents_say_is_one_change_and_a_change_made_again_is_another(agents: int) -> None:
+    """There and back and there again are three changes, the newest first, whatever an agent's clock is ahead."""
+    entries = [
+        admin.AuditEntry(author="ada", action="apply", old_hash=old, new_hash=new)
+        for old, new in ("ab", "ba", "ab")
+        for _ in range(agents)
+    ]
+    for number, entry in enumerate(entries):
+        entry.time.FromSeconds(1_000 + 60 * (number // agents) + number % agents)
+    assert [(each.old_hash, each.new_hash) for each in each_once(entries)] == [
+        ("a", "b"),
+        ("b", "a"),
+        ("a", "b"),
+    ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from penstock.agent.page.details.arguments import name_of
 from penstock.agent.page.details.detail import (
@@ -82,10 +83,19 @@ async def policies_of(calls: AdminCalls, name: str) -> list[admin.Policy]:
 async def changes_of(calls: AdminCalls, name: str) -> list[admin.AuditEntry]:
     """Return the last changes of a policy, the newest first; of a relay each once, though each agent has it."""
     entries = (await calls.call("ListAudit", admin.ListAuditRequest(name=name, limit=_MAX_CHANGES))).entries
-    found: dict[Any, admin.AuditEntry] = {}
-    for entry in sorted(entries, key=lambda each: each.time.ToNanoseconds(), reverse=True):
-        found.setdefault((entry.author, entry.action, entry.old_hash, entry.new_hash, entry.reason), entry)
-    return list(found.values())
+    return each_once(entries)
+
+
+def each_once(entries: Iterable[admin.AuditEntry]) -> list[admin.AuditEntry]:
+    """Return changes, the newest first, and what several agents say of one change once. Pure.
+
+    One agent never makes the same change twice running: what comes again after another change is another change.
+    """
+    newest_first = sorted(entries, key=lambda each: each.time.ToNanoseconds(), reverse=True)
+    groups = groupby(
+        newest_first, lambda each: (each.author, each.action, each.old_hash, each.new_hash, each.reason)
+    )
+    return [next(group) for _, group in groups]
 
 
 def _gone(name: str, entries: list[admin.AuditEntry], now: float) -> Detail:
