@@ -139,9 +139,9 @@ def test_fields_are_sent_by_path_and_what_is_confirmed_was_tried(tab: Tab, serve
     type_in(tab, WAIT, "2s")
     tab.until(lambda: tab.texts(".confirm") == [])
     click(tab, "Show what")
-    tab.until_text(".confirm", "Edit late: “INC-9”")
+    tab.until_text(".confirm", "Apply late: “INC-9”")
     server.details["policy"] = policy(generation=4)
-    click(tab, "Edit late")
+    click(tab, "Apply late")
     tab.until_text(".write", "is changed")
     changes[WAIT] = "2s"
     assert server.writes[2:] == [("policy", body | {"changes": changes, "dryRun": False}, "page")]

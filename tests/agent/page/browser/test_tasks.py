@@ -133,7 +133,9 @@ def test_undo_the_bad_policy(tab: Tab) -> None:
         person = Person(tab)
         person.click("#policy tr:has(code) button.name", "decode-default")
         person.click("dialog summary", "Undo the last change")
-        person.reads("Dry run: nothing has changed.", "apply by mallory@ops undone", "fail", "recompute")
+        person.reads(
+            "Dry run: nothing has changed.", "apply by mallory@ops would be undone", "fail", "recompute"
+        )
         person.type("dialog .write:not(:has(.tabs)) input[name=reason]", "INC-7")
         person.click("dialog button.confirm", "INC-7")
         tab.until_text("dialog", "kvLoadFailure.action: fail → recompute")

@@ -72,7 +72,7 @@ def test_a_policy_is_tried_and_then_applied(agent: AgentProcess) -> None:
     tried = _write(agent, "policy", {**body, "dryRun": True})
 
     assert "created" in tried.body["sentence"]
-    assert "dry run" in tried.body["sentence"]
+    assert "would be" in tried.body["sentence"]
     rows = [row["cells"] for row in tried.body["sections"][0]["rows"]]
     assert ["decode/0", "kvLoadFailure.action", "recompute (decode-default)", "fail (late)"] in rows
     assert "late" not in _ctl(agent, "get", "policy", "-o", "name")
@@ -163,7 +163,7 @@ def test_the_last_change_of_a_policy_is_undone(agent: AgentProcess) -> None:
         assert _write(agent, "policy", {**body, "reason": "a test", "dryRun": False}).status == 200
     tried = undo(dry_run=True)
     assert tried.body["sentence"] == (
-        f"apply by {AUTHOR} (page) undone: policy undone is what it was as generation 1 (dry run: nothing was changed)"
+        f"apply by {AUTHOR} (page) would be undone: policy undone would be what it was as generation 1"
     )
     rows = [row["cells"] for row in tried.body["sections"][0]["rows"]]
     assert ["decode/0", "kvLoadFailure.action", "fail (undone)", "recompute (undone)"] in rows
@@ -195,7 +195,7 @@ def test_a_policy_that_was_just_made_is_undone_to_none(agent: AgentProcess) -> N
     assert _write(agent, "policy", {**body, "dryRun": False}).status == 200
     undo = {"name": "fresh", "generation": 1, "reason": "INC-9"}
     tried = _write(agent, "undo", {**undo, "dryRun": True}).body
-    assert f"apply by {AUTHOR} (page) undone: there is no policy fresh, as before" in tried["sentence"]
+    assert f"apply by {AUTHOR} (page) would be undone: there would be no policy fresh, as before" in tried["sentence"]
     assert tried["command"] == "agentctl delete policy fresh --dry-run"
     rows = [row["cells"] for row in tried["sections"][0]["rows"]]
     (before,) = (cells[2:] for cells in rows if cells[:2] == ["decode/0", "kvLoadFailure.action"])

@@ -206,7 +206,9 @@ def _effect(trouble: PeerTrouble, failed: int, recomputed: int) -> str:
     if trouble.slow:
         total = sum(each.excess for each in trouble.slow)
         slow = words.count(len(trouble.slow), "request")
-        parts.append(f"{slow} waited {words.span(total)} longer than usual")
+        together = " together" if len(trouble.slow) > 1 else ""
+        than = " longer than usual" if any(each.usual for each in trouble.slow) else ""
+        parts.append(f"{slow}{together} waited {words.span(total)}{than}")
     others = {each.wait.peer for each in trouble.delayed} | {each.peer for each in trouble.collateral}
     if others:
         harmed = len(trouble.delayed) + len(trouble.collateral)

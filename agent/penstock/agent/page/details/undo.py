@@ -50,17 +50,18 @@ async def undo_request(
             409,
             f"what was before generation {generation} is not recorded; edit it, or 'agentctl delete policy {name}'",
         )
-    whose = f"{last.action} by {last.author or 'unknown'}"
+    whose = f"{last.action} by {last.author or 'unknown'} {'would be undone' if dry_run else 'undone'}"
+    becomes = "would be" if dry_run else "is"
     if not last.old_manifest_json:
         return (
-            f"{whose} undone: there is no policy {name}, as before",
+            f"{whose}: there {becomes} no policy {name}, as before",
             admin.DeletePolicyRequest(
                 name=name, author=author, reason=reason, if_generation=generation, dry_run=dry_run
             ),
         )
     manifest = with_reason(json.loads(last.old_manifest_json), reason)
     return (
-        f"{whose} undone: policy {name} is what it was as generation {last.old_generation}",
+        f"{whose}: policy {name} {becomes} what it was as generation {last.old_generation}",
         admin.ApplyPolicyRequest(
             manifest_json=json.dumps(manifest),
             author=author,

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from penstock.proto.v1.common_pb2 import EngineKey
 
 _MAX_SECONDS = 86_400
-_DRY = " (dry run: nothing was changed)"
 # Of a pause: engines that have not followed by then are listed as they are.
 _FOLLOW_SECONDS = 5.0
 
@@ -43,7 +42,8 @@ async def write_policy(calls: AdminCalls, body: Mapping[str, Any], author: str) 
             calls, name_of(body, "name", needed=False)
         )
     response = await calls.call("ApplyPolicy", request)
-    sentence = f"policy {response.name} {response.result}, generation {response.generation}"
+    would = "would be " if dry_run else ""
+    sentence = f"policy {response.name} {would}{response.result}, generation {response.generation}"
     past = await what_if(calls, written, response) if dry_run else WhatIf((), ())
     return _written(sentence, response, past, command("apply", "-f", "FILE"), dry_run=dry_run)
 
@@ -71,7 +71,7 @@ def _written(
     """Return the answer to a change of a policy; *same* is the command that does it."""
     return fitted(
         WriteAnswer(
-            sentence=plain(sentence + (_DRY if dry_run else "")),
+            sentence=plain(sentence),
             sentences=sentences(
                 [*(f"warning: {each}" for each in response.warnings), *response.shares, *past.sentences]
             ),
@@ -197,7 +197,7 @@ async def _would(
     ]
     return fitted(
         WriteAnswer(
-            plain(f"{what} would be ordered for {_whom(key)}{_DRY}"),
+            plain(f"{what} would be ordered for {_whom(key)}"),
             sentences(warnings or ()),
             (table_section("Engines", Table(("ENGINE", "STATUS", "PAUSED"), rows)),),
             command(*words),

@@ -75,7 +75,7 @@ export function Editor({name, detail, again, act}) {
     const {[path]: _, ...others} = changes;
     setDraft({...draft, changes: value === was ? others : {...others, [path]: value}});
   };
-  return html`<${Form} kind="policy" title=${`Edit ${name}`} body=${body} open=${true} after=${after} act=${act}>
+  return html`<${Form} kind="policy" title=${`Edit ${name}`} does=${`Apply ${name}`} body=${body} open=${true} after=${after} act=${act}>
     <div class="tabs" role="group" aria-label="edit as">
       <button type="button" aria-pressed=${!yaml} onClick=${() => turn(false)}>Fields</button>
       <button type="button" aria-pressed=${yaml} onClick=${() => turn(true)}>YAML</button>

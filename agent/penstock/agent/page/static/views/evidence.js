@@ -61,7 +61,7 @@ export function Minutes({section: {engine, peer, sentence}, state}) {
 }
 
 /**
- * Says "failures: 12 in 15 minutes, the most at 14:02: 7".
+ * Says "failures: 12 in 15 minutes, 7 of them in the minute 14:02".
  *
  * @param {"failures" | "deferrals"} of
  * @param {MinuteCount[]} counts
@@ -69,5 +69,5 @@ export function Minutes({section: {engine, peer, sentence}, state}) {
 function worded(of, counts) {
   const total = counts.reduce((sum, count) => sum + count[of], 0);
   const worst = counts.reduce((one, other) => (other[of] > one[of] ? other : one));
-  return `${of}: ${total} in 15 minutes${total ? `, the most at ${minuteOfDay(worst.time)}: ${worst[of]}` : ""}`;
+  return `${of}: ${total} in 15 minutes${total ? `, ${worst[of]} of them in the minute ${minuteOfDay(worst.time)}` : ""}`;
 }

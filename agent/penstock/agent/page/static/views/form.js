@@ -15,10 +15,10 @@ import {Sections} from "./sections.js";
  * The two steps of every write. What is confirmed is what the dry run was of: a change to the form takes the button away.
  *
  * @param {{
- *   kind: WriteKind, title: string, body: WriteBody, open?: boolean, eager?: boolean, after?: () => void, act: Act, children?: import("../markup.js").Children
- * }} props `eager`: it is tried as it opens; `after`: it is done
+ *   kind: WriteKind, title: string, does?: string, body: WriteBody, open?: boolean, eager?: boolean, after?: () => void, act: Act, children?: import("../markup.js").Children
+ * }} props `does`: what the last button does, unless it is the title; `eager`: it is tried as it opens; `after`: it is done
  */
-export function Form({kind, title, body, open = false, eager = false, after, act, children}) {
+export function Form({kind, title, does, body, open = false, eager = false, after, act, children}) {
   const [reason, setReason] = useState("");
   const [tried, setTried] = useState(/** @type {{of: string, answer: WriteAnswer} | null} */ (null));
   const [done, setDone] = useState(/** @type {WriteAnswer | null} */ (null));
@@ -81,7 +81,7 @@ export function Form({kind, title, body, open = false, eager = false, after, act
         <${Sections} sections=${answer.sections} act=${act} />
         <p><${Copy} command=${answer.command} text=${true} /></p>
         <button type="button" class="confirm" disabled=${busy || !reason.trim()} onClick=${confirm}>
-          ${title}: “${reason.trim()}”
+          ${does || title}${reason.trim() ? `: “${reason.trim()}”` : ", once a reason is given"}
         </button>
       </div>`}
     </div>

@@ -9,11 +9,12 @@ import {useEngine} from "./signals.js";
  */
 
 /**
- * A request is its time first, then a sentence. `children` are the ways on: last of what stands open, but before long lists.
+ * A request is its time first, then a sentence. `children` are the ways on: last of what stands open, but before long lists. `writes`
+ * come before all lists.
  *
- * @param {{found: import("../messages.js").Detail, kind: import("../types.js").PanelKind, state: import("../types.js").State, act: import("../types.js").Act, children?: import("../markup.js").Children}} props
+ * @param {{found: import("../messages.js").Detail, kind: import("../types.js").PanelKind, state: import("../types.js").State, act: import("../types.js").Act, writes?: import("../markup.js").Children, children?: import("../markup.js").Children}} props
  */
-export function Layers({found, kind, state, act, children}) {
+export function Layers({found, kind, writes, state, act, children}) {
   const asked = useEngine(engineOf(found.sections), state.hello?.source === "bundle");
   /** @type {Live} */
   const live = {state, asked};
@@ -25,6 +26,7 @@ export function Layers({found, kind, state, act, children}) {
   const open = found.sections.filter((section) => !isFolded(section) && !bars.includes(section));
   return html`<${Sections} sections=${bars} act=${act} />
     ${found.sentences.slice(0, said).map((sentence) => html`<p>${sentence}</p>`)}
+    ${writes}
     ${found.traceUrl && html`<p><a href=${found.traceUrl} target="_blank" rel="noopener noreferrer">Open the trace</a></p>`}
     ${!layered && children}
     <${Sections} sections=${open} act=${act} live=${live} />

@@ -91,8 +91,7 @@ function Asked({panel, state, act}) {
     ${answer.error && html`<p role="alert" class="error">${answer.error}</p>`}
     ${!found && !answer.error && html`<p class="empty">Asking …</p>`}
     ${found &&
-    html`${panel.kind === "policy" && writes}
-      <${Layers} found=${found} kind=${panel.kind} state=${state} act=${act}>
+    html`<${Layers} found=${found} kind=${panel.kind} writes=${panel.kind === "policy" && writes} state=${state} act=${act}>
         <p><${Copy} command=${found.command} text=${true} /></p>
         <${Narrow} panel=${panel} act=${act} />
       <//>

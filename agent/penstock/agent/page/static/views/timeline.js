@@ -73,7 +73,7 @@ function labelOf(counts) {
   const worst = counts.reduce((one, other) => (other.failures > one.failures ? other : one));
   return total === 0
     ? "No failures in the last 15 minutes"
-    : `${counted(total, "failure")} in the last 15 minutes, most at ${minuteOfDay(worst.time)}: ${worst.failures}`;
+    : `${counted(total, "failure")} in the last 15 minutes, ${worst.failures} in the minute ${minuteOfDay(worst.time)}`;
 }
 
 /**
