@@ -143,6 +143,11 @@ def test_what_a_plot_does_not_know_it_says(tab: Tab, server: ScriptedServer) -> 
     messages["signals"] = signals(slots=0)
     opened(tab, server, messages, fragment=_CONDITION)
     tab.until_text("dialog section .empty", "Nothing is known of the last 15 minutes.")
+    messages = stream()
+    messages["signals"] = signals(held=[None] * 180)
+    opened(tab, server, messages, fragment=_CONDITION)
+    tab.until_text("dialog section .empty", "this curve cannot show it")
+    assert "the layer grows" not in tab.text("dialog")
 
 
 def test_a_cause_of_the_verdict_opens_its_panel_by_keyboard(tab: Tab, server: ScriptedServer) -> None:

@@ -89,7 +89,7 @@ def readers_section(title: str, items: Sequence[admin.PeerSummary], now: float) 
     ]
     return table_section(
         title,
-        Table(("ENGINE", "NOW", "SINCE", "LAST 15 MINUTES", "FAILED", "WAIT P99"), rows),
+        Table(("ENGINE", "NOW", "SINCE", "MOVED IN 15 MINUTES", "LOADS FAILED", "WAIT P99"), rows),
         sentence=_left_out(len(items), "no engine is known to have it"),
         links=[Link("peer", engine=text.engine(item.key), peer=item.peer.address) for item in shown],
     )
@@ -111,7 +111,7 @@ def peers_section(items: Sequence[admin.PeerSummary], now: float) -> TableSectio
     ]
     return table_section(
         "Its peers",
-        Table(("PEER", "ENGINE", "NOW", "SINCE", "LAST 15 MINUTES", "WHY"), rows),
+        Table(("PEER", "ENGINE", "NOW", "SINCE", "MOVED IN 15 MINUTES", "WHY"), rows),
         sentence=_left_out(len(items), "no peer is known"),
         links=[Link("peer", engine=text.engine(item.key), peer=item.peer.address) for item in shown],
         commands=[about("describe", "peer", name=item.peer.address) for item in shown],

@@ -3,7 +3,7 @@ import {minuteOfDay} from "../format.js";
 import {marksOf} from "../marks.js";
 import {html, useMemo, useState} from "../markup.js";
 import {countsByMinute, WINDOW} from "../scrub.js";
-import {PLOTS, reading} from "../signals.js";
+import {PLOTS, reading, valuesOf} from "../signals.js";
 import {noneSentence, One} from "./signals.js";
 import {Bars} from "./timeline.js";
 
@@ -30,6 +30,10 @@ export function PlotOf({section, live: {state, asked}, act}) {
     const none = signals ? "Nothing is known of the last 15 minutes." : engine ? `Asking for the signals of ${engine} …` : noneSentence(state);
     return html`<h3>${title}</h3>
       <p class="empty">${asked.error || none}</p>`;
+  }
+  if (!plot.series.some((one) => valuesOf(one, signals).some((value) => value !== null))) {
+    return html`<h3>${title}</h3>
+      <p class="empty">No value of it is known in the last 15 minutes: this curve cannot show it.</p>`;
   }
   const read = reading(signals, cursor, state.scrub, state.clock);
   return html`<div class="plots">
@@ -69,5 +73,5 @@ export function Minutes({section: {engine, peer, sentence}, state}) {
 function worded(of, counts) {
   const total = counts.reduce((sum, count) => sum + count[of], 0);
   const worst = counts.reduce((one, other) => (other[of] > one[of] ? other : one));
-  return `${of}: ${total} in 15 minutes${total ? `, ${worst[of]} of them in the minute ${minuteOfDay(worst.time)}` : ""}`;
+  return `${of}: ${total || "none known"} in 15 minutes${total ? `, ${worst[of]} of them in the minute ${minuteOfDay(worst.time)}` : ""}`;
 }

@@ -14,7 +14,7 @@ export function Failures({shown, isFiltered, act}) {
   const {shown: rows, more, handlers} = useHeldOrder(shown.entries.slice(0, ROWS), (entry) => entry.position);
   const waiting = more > 0 ? `${more} newer, below until you leave the table` : "";
   const note = [waiting, shown.entries.length > ROWS ? `the newest ${ROWS} of ${shown.entries.length}` : ""];
-  const none = isFiltered ? "No failure and no change that the filter lets through." : "No failure and no change in the last 15 minutes.";
+  const none = isFiltered ? "No failure and no change that the filter lets through." : "No failure and no change is known in the last 15 minutes.";
   return html`<${Part} id="failures" title="Failures and changes" note=${note.filter(Boolean).join("; ")} none=${rows.length === 0 && none}>
     ${rows.length > 0 &&
       html`<${Rows} label="Failures and changes" columns=${["time", "what happened", "engine"]} handlers=${handlers}>

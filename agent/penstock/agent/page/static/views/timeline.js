@@ -72,7 +72,7 @@ function labelOf(counts) {
   const total = counts.reduce((sum, count) => sum + count.failures, 0);
   const worst = counts.reduce((one, other) => (other.failures > one.failures ? other : one));
   return total === 0
-    ? "No failures in the last 15 minutes"
+    ? "No failure is known in the last 15 minutes"
     : `${counted(total, "failure")} in the last 15 minutes, ${worst.failures} in the minute ${minuteOfDay(worst.time)}`;
 }
 
