@@ -195,7 +195,10 @@ def test_a_policy_that_was_just_made_is_undone_to_none(agent: AgentProcess) -> N
     assert _write(agent, "policy", {**body, "dryRun": False}).status == 200
     undo = {"name": "fresh", "generation": 1, "reason": "INC-9"}
     tried = _write(agent, "undo", {**undo, "dryRun": True}).body
-    assert f"apply by {AUTHOR} (page) would be undone: there would be no policy fresh, as before" in tried["sentence"]
+    assert (
+        f"apply by {AUTHOR} (page) would be undone: there would be no policy fresh, as before"
+        in tried["sentence"]
+    )
     assert tried["command"] == "agentctl delete policy fresh --dry-run"
     rows = [row["cells"] for row in tried["sections"][0]["rows"]]
     (before,) = (cells[2:] for cells in rows if cells[:2] == ["decode/0", "kvLoadFailure.action"])
